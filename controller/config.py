@@ -58,10 +58,10 @@ class ControllerConfig(ServerConfig):
     enable_elect_unclean_master: bool = False
     """Elect a replica outside the SyncStateSet when no member is alive. AP groups only; it may lose messages."""
     ha_security: str = "auto"
-    """Own. Brokers whose registrations, heartbeats, alters and elections count where there are no accounts. `auto`,
-    `enforcing`: of brokers that prove the secret of haSecretFile, if that is set; `open`: of whoever reaches the
-    controller; Apache's brokers need that; so does `permissive`, for the time of an upgrade. `disabled` is an older
-    name of open."""
+    """Own. Brokers whose registrations, heartbeats, alters and elections are accepted where there are no accounts.
+    `auto`, `enforcing`: brokers that prove the secret of haSecretFile, if that is set. `open`: every peer that reaches
+    the controller; Apache's brokers need that. `permissive`: the same, during an upgrade. `disabled` is an older name
+    of open."""
     election_policy: str = "seniority,priority,zone"
     """Own. Order of candidates with the same epoch and log end: `seniority` (longest in the
     SyncStateSet), `priority` (brokerElectionPriority, the lower number first), `zone` (electionZones). The lowest id
@@ -69,31 +69,31 @@ class ControllerConfig(ServerConfig):
     election_zones: str = ""
     """Own. Zones (brokerZone) from which a master is preferred, the best first, separated by `;`."""
     hand_over_timeout_ms: int = knob(2000, 100, 2_500, drawn=(500, 2000))
-    """Own. Time (ms) for which a master that shall hand over refuses messages until the next one has acknowledged its
+    """Own. Time (ms) for which a master that hands over refuses messages until the next one has acknowledged its
     end."""
     notify_broker_role_changed: bool = knob(True, drawn=(True, True, False))
-    """Tell brokers of a new master by request 1008; without it they learn it with their next heartbeat."""
+    """Tell brokers of a new master by request 1008; without it their next heartbeat tells them."""
     scan_not_active_broker_interval: int = knob(500, 10, 60_000, drawn=(100, 500))
-    """Period at which every group without a live master is looked at again. RocketMQ: 5000."""
+    """Period (ms) of the checks of groups without a live master. RocketMQ: 5000."""
     total_replicas: int = bounded(0, 0, 9)
-    """Own. Replicas that must answer before the first election of a group, if the brokers declare no larger number; 0
-    takes theirs (a group of Apache brokers then gets its first asker as master, as in RocketMQ)."""
+    """Own. Replicas that must answer before the first election of a group, if the brokers declare no larger number. 0:
+    their number; a group of Apache brokers then gets the first broker that asks as master, as in RocketMQ."""
     default_heartbeat_timeout_mills: int = knob(2000, 100, 600_000, drawn=(1500, 2000))
-    """Own. Assumed of a broker that has not yet said how long a silence it allows itself. RocketMQ: 10000."""
+    """Own. Heartbeat time-out (ms) of a broker that has not sent its own yet. RocketMQ: 10000."""
     suspect_heartbeats: int = knob(2, 1, 100, drawn=(1, 2, 3))
-    """Own. After this many heartbeat intervals of silence a broker is probed."""
+    """Own. Heartbeat intervals of silence after which a broker is probed."""
     preferred_master_rebalance: bool = False
     """Own. Give the mastership back to the preferred replica of a group: the one with the lowest
     brokerElectionPriority, then the lowest id."""
     preferred_master_after_ms: int = knob(60_000, 1_000, 86_400_000, drawn=(3000, 60_000))
-    """Own. Time (ms) for which all replicas must have been in the SyncStateSet, well and without an election, before
-    that."""
+    """Own. Time (ms) for which all replicas must have been healthy and in the SyncStateSet, without an election, before
+    the mastership is given back."""
     probe_timeout_ms: int = knob(50, 1, 10_000, drawn=(20, 50, 200))
     """Own. Time (ms) that an answer to request 1007 may take, in a probe and in an election (ruling 8)."""
     election_timeout_ms: int = knob(250, 20, 60_000, drawn=(150, 250, 500))
-    """Own. Time (ms) for which controllers stand by their leader after hearing from it."""
+    """Own. Time (ms) for which controllers keep their leader after its last message."""
     snapshot_after_entries: int = knob(10000, 16, 10_000_000, drawn=(16, 50, 10_000))
-    """Own. The Raft log is replaced by a snapshot after so many entries."""
+    """Own. Entries after which a snapshot replaces the Raft log."""
 
     @cached_property
     def peers(self) -> Mapping[str, str]:
@@ -125,7 +125,7 @@ class ControllerConfig(ServerConfig):
 
     @property
     def accepts_unproven_peers(self) -> bool:
-        """True if whoever reaches this controller may speak as a broker."""
+        """True if any peer that reaches this controller may act as a broker."""
         return accepts_unproven_peers(self, self.ha_security)
 
     def warnings(self) -> list[str]:
@@ -146,8 +146,7 @@ class ControllerConfig(ServerConfig):
         return join_address(self.listen_address, parse_address(self.self_address, lowest_port=0)[1])
 
     def with_self_port(self, port: int) -> Self:
-        """This configuration with the own port filled in: port 0 lets the system choose one, which only a sole voter
-        can."""
+        """Copy of this configuration with the own port; port 0, which the system replaces, needs a sole voter."""
         peers = {**self.peers, self.controller_dleger_self_id: f"{self.self_address.rpartition(':')[0]}:{port}"}
         return replace(self, controller_dleger_peers=";".join(f"{key}-{value}" for key, value in peers.items()))
 

@@ -40,29 +40,29 @@ class NamesrvConfig(ServerConfig):
 
     listen_port: int = bounded(9876, 0, 65535)
     kv_config_path: str = ""
-    """File of the settings that request 100 stores; config-overrides.properties beside it has the keys that were
-    changed at run time. Empty: both are forgotten when the process ends."""
+    """File of the settings that request 100 stores. Beside it, config-overrides.properties stores the keys that were
+    changed at run time. Empty: both are lost when the process ends."""
     max_kv_count: int = knob(100_000, 1, 10_000_000)
-    """Own. No setting is stored beyond so many; each has 64 Ki characters at most."""
+    """Own. Number of settings at most; each has 64 Ki characters at most."""
     max_route_count: int = knob(200_000, 1, 100_000_000)
-    """Own. No registration is taken whose topics would make more routes than this: topics of all groups, each counted
-    once for each group that has it."""
+    """Own. Number of routes at most: topics of all groups, each counted once for each group that has it. A registration
+    that would exceed it is refused."""
     order_message_enable: bool = False
-    """Routes carry orderTopicConf, which `mqadmin updateTopic -o true` stores."""
+    """Put orderTopicConf, which `mqadmin updateTopic -o true` stores, into routes."""
     lite_heartbeat_timeout_millis: int = knob(5_000, 100, 600_000)
-    """Own. A broker that sends lite heartbeats (904, each second) is removed after so long a silence."""
+    """Own. Time (ms) without a lite heartbeat (904, each second) after which a broker that sends them is removed."""
     register_broker_timeout_millis: int = knob(120_000, 100, 3_600_000)
-    """Own. Bound (ms) of a broker that only registers, each 30 s, and says nothing else of itself."""
+    """Own. Time (ms) without a registration (each 30 s) after which a broker without lite heartbeats is removed."""
     scan_not_active_broker_interval: int = knob(500, 10, 60_000)
-    """Most time between two looks for silent brokers, which come at least ten times in liteHeartbeatTimeoutMillis.
-    RocketMQ: 5000."""
+    """Longest interval (ms) between two scans for silent brokers. There are at least ten scans in
+    liteHeartbeatTimeoutMillis. RocketMQ: 5000."""
     enable_controller_in_namesrv: bool = False
     controller_addr: str = ""
-    """Own. Controllers whose elections this name server follows, separated by `;`: a new master is then routed to as
-    soon as it is elected. Empty: only brokers tell it."""
+    """Own. Controllers whose elections this name server follows, separated by `;`. A new master then gets its route as
+    soon as it is elected. Empty: only brokers report their role."""
     web_credentials_file: str = ""
-    """Own. File with accessKey and secretKey of the account by which the page at httpPort looks up messages. Without it
-    the page does so only if no accounts are in force and httpHost is loopback (docs/operate/web.md)."""
+    """Own. File with accessKey and secretKey of the account that looks up messages for the page at httpPort. Without it
+    the page does so only if there are no accounts and httpHost is loopback (docs/operate/web.md)."""
 
     @property
     def data_directory(self) -> str:
@@ -70,7 +70,7 @@ class NamesrvConfig(ServerConfig):
 
     @property
     def scan_ms(self) -> int:
-        """Time between two looks for silent brokers."""
+        """Interval (ms) between two scans for silent brokers."""
         return min(self.scan_not_active_broker_interval, self.lite_heartbeat_timeout_millis // SCANS_PER_TIMEOUT)
 
     def check(self, source: str) -> None:
@@ -80,17 +80,17 @@ class NamesrvConfig(ServerConfig):
 
 
 def read_config(path: str | None) -> tuple[NamesrvConfig, ControllerConfig | None]:
-    """The name server's configuration, and the embedded controller's if it is enabled; None = all defaults.
+    """Configurations of the name server and of the embedded controller (None unless enabled). `path` None: all
+    defaults.
 
-    Raises UsageError, one sentence, if the file cannot be read or holds a wrong key or value.
-    """
+    Raises UsageError, one sentence, if the file cannot be read or holds a wrong key or value."""
     if path is None:
         return NamesrvConfig(), None
     return parse_config(read_text(path, "the configuration"), path)
 
 
 def parse_config(text: str, source: str) -> tuple[NamesrvConfig, ControllerConfig | None]:
-    """The configuration as read_config gives it, from the file's text."""
+    """Configurations of a file's text, as `read_config` returns them."""
     properties = parse_properties(text, source)
     own_keys = {**NamesrvConfig.keys(), **NamesrvConfig.aliases, **NamesrvConfig.foreign_keys()}
     own = {key: value for key, value in properties.items() if key in own_keys}
@@ -110,12 +110,12 @@ def parse_config(text: str, source: str) -> tuple[NamesrvConfig, ControllerConfi
             raise ConfigError(
                 f"{source}: {key} is for a controller; set enableControllerInNamesrv=true or remove the line"
             )
-    # RocketMQ's tools are told the keys of the whole file by either of them
+    # for RocketMQ's tools both servers return the keys of the whole file
     whole = tuple(properties.items())
     controller = ControllerConfig.from_properties(_controller_part(properties, known), source)
     return replace(config, given=whole), replace(controller, given=whole)
 
 
 def _controller_part(properties: Mapping[str, str], known: Mapping[str, object]) -> dict[str, str]:
-    """Keys that both know, as listenAddress, count for both."""
+    """Keys of the controller. Keys that both have, such as listenAddress, are for both."""
     return {key: value for key, value in properties.items() if key in known}

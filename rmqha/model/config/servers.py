@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 HA_SECURITY_MODES = ("auto", "open", "disabled", "permissive", "enforcing")
 HISTORY_FILE = "rmqha.history"
 CLOSED = ("auto", "enforcing")
-"""Values with which a server that has a secret takes nobody who does not prove it."""
+"""Values with which a server with a secret accepts only peers that prove it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig(Config):
-    """Keys that every server has. `listen_address` is where it binds, loopback unless told otherwise."""
+    """Keys of every server. `listen_address` is the address to bind, loopback by default."""
 
     listen_address: str = "127.0.0.1"
-    """Own. The address to bind; loopback unless told otherwise."""
+    """Own. Address to bind; loopback by default."""
     log_file: str = ""
     """Own. File of the log; empty = standard error. Reopened on SIGHUP."""
     log_max_bytes: int = knob(16 * 1024 * 1024, 1, 1 << 40)
     """Own. Size at which the log rotates; three old files are kept."""
     audit_log_level: str = "auto"
-    """Own. Requests that the audit log keeps (docs/operate/security.md): off; changes: refused requests and those that
-    change something; all: every request; auto: changes if requests must be signed, else off."""
+    """Own. Requests in the audit log (docs/operate/security.md): off; changes: refused requests and those that change
+    something; all: every request; auto: changes if requests must be signed, else off."""
     audit_log_file: str = ""
     """Own. File of the audit log; empty: audit.log beside logFile, else standard error. Reopened on SIGHUP."""
     audit_log_max_bytes: int = knob(16 * 1024 * 1024, 4096, 1 << 40)
@@ -58,30 +58,31 @@ class ServerConfig(Config):
     """Own. Port of /healthz, /readyz, /role and /metrics (docs/operate/metrics.md), on a name server also of its page
     (docs/operate/web.md); 0: none is opened. A name server and the controller in it share one."""
     http_host: str = DEFAULT_HTTP_HOST
-    """Own. The address to bind for httpPort."""
+    """Own. Address to bind for httpPort."""
     max_frame_bytes: int = knob(16 * 1024 * 1024, 1, 2**31 - 1)
     """Own. A longer remoting frame closes the connection, as com.rocketmq.remoting.frameMaxLength does."""
     first_request_timeout_millis: int = knob(2_000, 100, 600_000)
-    """Own. A connection is closed that has not sent a request that counts within this time: one that the accounts
-    allow, without accounts one whose code is known (docs/operate/security.md). A handshake of TLS before it has as long
-    again."""
+    """Own. Time (ms) in which a new connection must send a valid request: one that the accounts allow, without accounts
+    one whose code is known (docs/operate/security.md). A TLS handshake before it has the same time."""
     acl_enable: bool = False
     """Serve only signed requests of the accounts in aclFile."""
     acl_file: str = "conf/plain_acl.yml"
     """Own. Accounts and their permissions in RocketMQ's plain_acl.yml; read again when it changes."""
     credentials_file: str = ""
-    """Own. File with accessKey and secretKey, as RocketMQ's tools.yml, by which this server signs what it asks of
+    """Own. File with accessKey and secretKey, as RocketMQ's tools.yml, with which this server signs its requests to
     others; an admin of their accounts. Only the owner may open it."""
     quota_account_requests_per_second: int = bounded(0, 0, (1 << 40) - 1, key="quota.account.requestsPerSecond")
-    """Own. Most requests of one account; beyond, the answer is SYSTEM_BUSY (docs/operate/security.md). 0: no bound."""
+    """Own. Requests per second of one account at most; more are answered SYSTEM_BUSY (docs/operate/security.md). 0: no
+    bound."""
     quota_account_bytes_per_second: int = bounded(0, 0, (1 << 40) - 1, key="quota.account.bytesPerSecond")
-    """Own. Most bytes of its requests a second; 0: no bound."""
+    """Own. Bytes per second of one account's requests at most; 0: no bound."""
     quota_address_requests_per_second: int = bounded(0, 0, (1 << 40) - 1, key="quota.address.requestsPerSecond")
-    """Own. Most requests from one address; admins' do not count."""
+    """Own. Requests per second from one address at most; admins' do not count."""
     quota_address_bytes_per_second: int = bounded(0, 0, (1 << 40) - 1, key="quota.address.bytesPerSecond")
-    """Own. Most bytes of its requests a second; 0: no bound."""
+    """Own. Bytes per second of one address's requests at most; 0: no bound."""
     quota_overrides: str = key_field("quota.overrides", "")
-    """Own. Other bounds for some: `account:orders=500/1048576;address:10.0.0.7=0/0`, requests and bytes a second."""
+    """Own. Other bounds for some accounts and addresses: `account:orders=500/1048576;address:10.0.0.7=0/0`, requests
+    and bytes per second."""
     tls_server_mode: str = key_field("tls.server.mode", "permissive")
     """disabled, permissive (plain and TLS on one port; TLS needs a certificate) or enforcing (TLS only)."""
     tls_server_cert_path: str = key_field("tls.server.certPath", "")
@@ -95,7 +96,7 @@ class ServerConfig(Config):
     tls_enable: bool = key_field("tls.enable", False)
     """Use TLS towards other servers."""
     tls_client_auth_server: bool = key_field("tls.client.authServer", True)
-    """Check the certificates of other servers. RocketMQ: false."""
+    """Verify the certificates of other servers. RocketMQ: false."""
     tls_client_trust_cert_path: str = key_field("tls.client.trustCertPath", "")
     """Issuers whose server certificates are accepted, PEM; empty: the system's."""
     tls_client_cert_path: str = key_field("tls.client.certPath", "")
@@ -104,15 +105,15 @@ class ServerConfig(Config):
     """Private key of that certificate, PEM, not encrypted; empty: it is in the same file."""
 
     acl_signature: str = "any"
-    """Own. Signatures that accounts may use: `any`, also Apache's form, which covers less; `admin`: accounts that may
-    everything only rmqha's own form; `own`: all accounts (docs/operate/security.md)."""
+    """Own. Signatures that accounts may use: `any`, also Apache's form, which covers less; `admin`: accounts with all
+    rights only rmqha's own form; `own`: all accounts (docs/operate/security.md)."""
     ha_secret_file: str = ""
-    """Own. A file with the secret that the servers of a cluster share, 0600: replicas prove it on their HA ports, and
-    controllers and brokers sign what they tell each other. `rmqha up` and `rmqha generate` make one
+    """Own. File (0600) with the secret that the servers of a cluster share: replicas prove it on their HA ports, and
+    controllers and brokers sign their requests to each other. `rmqha up` and `rmqha generate` create one
     (docs/operate/security.md)."""
 
     def warnings(self) -> list[str]:
-        """One sentence for each way in which others than this machine may reach the server unasked."""
+        """One sentence for each way in which other machines may reach the server without proof."""
         found = []
         if not is_loopback(self.listen_address):
             where = f"listenAddress = {self.listen_address}"
@@ -136,7 +137,7 @@ class ServerConfig(Config):
 
     @property
     def data_directory(self) -> str:
-        """Directory of what the server keeps, "" if it keeps nothing."""
+        """Directory of the server's files, "" without any."""
         return ""
 
     @property
@@ -178,7 +179,7 @@ QUOTA_KEYS = frozenset(
         "quota.overrides",
     }
 )
-"""Change while a broker or a name server runs."""
+"""Keys that change while a broker or a name server runs."""
 _BROKER_LIVE_KEYS = """
     accessMessageInMemoryMaxRatio autoCreateMaxPerSecond autoCreateSubscriptionGroup autoCreateTopicEnable
     brokerPermission cleanFileForciblyEnable commitLogMaxBytes controllerAddr deleteFileBatchMax deleteWhen
@@ -192,7 +193,7 @@ _BROKER_LIVE_KEYS = """
 
 
 def accepts_unproven_peers(config: ServerConfig, ha_security: str) -> bool:
-    """True if a controller with these keys takes whoever reaches it for a broker."""
+    """True if a controller with these keys accepts any peer as a broker."""
     return not config.acl_enable and (not config.ha_secret_file or ha_security not in CLOSED)
 
 
@@ -220,38 +221,38 @@ class BrokerConfig(ServerConfig):
     file_name: ClassVar[str] = "broker.conf"
 
     broker_cluster_name: str = "DefaultCluster"
-    """The cluster as clients and name servers know it."""
+    """Name of the cluster for clients and name servers."""
     broker_name: str = "broker-a"
-    """The group: all replicas of one CommitLog have the same name."""
+    """Name of the group: all replicas of one CommitLog have the same."""
     broker_id: int = -1
-    """With a controller the id to apply for first, which also numbers the node in sentences; -1 or 0: the next that is
-    free. In a static group 0 for the master; a slave needs a number of its own."""
+    """With a controller the id to apply for first, which also numbers the node in sentences; -1 or 0: the next free
+    one. In a static group 0 for the master; a slave needs a number of its own."""
     namesrv_addr: str = "127.0.0.1:9876"
-    """Name servers, separated by `;`. A host name that stands for several addresses is each of them, looked up again
+    """Name servers, separated by `;`. A host name with several addresses is one name server for each, resolved again
     every updateNameServerAddrPeriod."""
     fetch_namesrv_addr_by_address_server: bool = knob(False)
-    """Ask addressServer for the name servers, where namesrvAddr is not given."""
+    """Ask addressServer for the name servers if namesrvAddr is not given."""
     address_server: str = knob("jmenv.tbsite.net:8080/rocketmq/nsaddr")
-    """Own. Place (`host:port/path`, HTTP) of the list for fetchNamesrvAddrByAddressServer; RocketMQ has it in system
-    properties of its JVM (`rocketmq.namesrv.domain`)."""
+    """Own. URL without scheme (`host:port/path`, HTTP) of the list for fetchNamesrvAddrByAddressServer; RocketMQ has it
+    in system properties of its JVM (`rocketmq.namesrv.domain`)."""
     controller_addr: str = "127.0.0.1:9878"
-    """Controllers, separated by `;`; the leader is found among them. Names are looked up as those of namesrvAddr."""
+    """Controllers, separated by `;`; the leader is found among them. Names are resolved as those of namesrvAddr."""
     enable_controller_mode: bool = True
     """false: a static group (docs/operate/static-groups.md). brokerRole and brokerId name the master."""
     ha_master_address: str = ""
-    """HA address of a static group's master, for its slaves; empty: as the name servers say."""
+    """HA address of a static group's master, for its slaves; empty: the address from the name servers."""
     listen_port: int = bounded(10911, 3, 65534)
     """Port for clients; listenPort − 2 (the fast port) serves the same requests."""
     ha_listen_port: int = 0
     """Port of the HA stream; 0: listenPort + 1."""
     broker_ip1: str = key_field("brokerIP1", "")
-    """Address told to clients and controllers; empty = listenAddress."""
+    """Address for clients and controllers; empty = listenAddress."""
     broker_ip2: str = key_field("brokerIP2", "")
-    """Address told to slaves for the HA stream; empty = brokerIP1."""
+    """Address of the HA stream for slaves; empty = brokerIP1."""
     store_path_root_dir: str = "store"
     """Directory of the store."""
     compressed_register: bool = knob(False)
-    """Registers its topics with name servers compressed: for tables of many topics on narrow links."""
+    """Register topics with name servers in compressed form: for tables of many topics on slow links."""
 
     ha_mode: str = ""
     """Own. `ap` or `cp` (docs/start/guarantees.md); empty is AP with the plain keys as they stand."""
@@ -279,66 +280,67 @@ class BrokerConfig(ServerConfig):
     flush_disk_type: str = "ASYNC_FLUSH"
     """ASYNC_FLUSH syncs each flushIntervalCommitLog; SYNC_FLUSH before an acknowledgement, on slaves too."""
     total_replicas: int = bounded(1, 1, 9)
-    """Replicas of the group; must be given with haMode=cp. The controller keeps the number that it is told first."""
+    """Replicas of the group; must be given with haMode=cp. The controller keeps the first number that it gets."""
     in_sync_replicas: int = 1
-    """Replicas, the master included, that must hold a record under SYNC_MASTER. AP only."""
+    """Replicas, the master included, that must have a record under SYNC_MASTER. AP only."""
     min_in_sync_replicas: int = 1
-    """With a smaller SyncStateSet a send is refused unwritten. haMode=cp uses the majority instead."""
+    """Size of the SyncStateSet below which sends are refused unwritten. haMode=cp uses the majority instead."""
     all_ack_in_sync_state_set: bool = False
     """Wait for the whole SyncStateSet, whatever brokerRole and inSyncReplicas say. haMode=cp always does."""
     enable_auto_in_sync_replicas: bool = False
-    """Lower inSyncReplicas while fewer of the set live and are close enough, never below minInSyncReplicas. Of effect
-    under SYNC_MASTER; AP only."""
+    """Lower inSyncReplicas while fewer replicas of the set are alive and close enough, never below minInSyncReplicas.
+    Only under SYNC_MASTER; AP only."""
     async_learner: bool = False
-    """A copy that is never in the SyncStateSet, never elected and not counted by totalReplicas
+    """Make this replica a learner: never in the SyncStateSet, never elected and not counted by totalReplicas
     (docs/operate/sites.md)."""
     broker_election_priority: int = bounded(2147483647, -(2**31), 2**31 - 1)
-    """Among equals the lower number is elected."""
+    """Priority in elections among equal replicas: the lower number is elected."""
     broker_zone: str = ""
-    """Own. Rack or zone of this replica; the controllers' electionZones prefers some."""
+    """Own. Rack or zone of this replica; the controllers' electionZones may prefer it."""
     disk_probe_interval_millis: int = knob(1000, 0, 3_600_000)
-    """Own. Pause between two small durable writes that tell whether the disk is well; 0: none are made."""
+    """Own. Pause (ms) between two small durable writes that test the disk; 0: no tests."""
     disk_probe_timeout_millis: int = knob(5000, 100, 600_000)
-    """Own. After so long without an end of such a write the disk counts as failed: the mastership moves away."""
+    """Own. Time (ms) without an end of such a write after which the disk counts as failed: the mastership moves
+    away."""
 
     ha_max_time_slave_not_catchup: int = knob(15000, 1, 2**31 - 1, drawn=(3000, 15_000))
-    """A slave that was not level with the master for so long leaves the set."""
+    """Time (ms) for which a slave may lag behind the master before it leaves the set."""
     ha_max_gap_not_in_sync: int = knob(256 * 1024 * 1024, 0, 2**63 - 1, drawn=(64 * 1024, 256 * 1024 * 1024))
-    """A slave so many bytes behind leaves the set; in a static group a SYNC_MASTER does not wait for it."""
+    """Lag (bytes) at which a slave leaves the set; in a static group a SYNC_MASTER does not wait for it."""
     ha_send_heartbeat_interval: int = knob(5000, 1, 2**31 - 1, drawn=(200, 1000, 5000))
-    """Silence on the HA stream after which the master sends a heartbeat."""
+    """Silence (ms) on the HA stream after which the master sends a heartbeat."""
     ha_housekeeping_interval: int = knob(20000, 1, 2**31 - 1, drawn=(6000, 20_000))
-    """Silence on the HA stream after which either side closes it."""
+    """Silence (ms) on the HA stream after which either side closes it."""
     ha_transfer_batch_size: int = knob(1024 * 1024, 1024, 1024 * 1024, drawn=(1024, 4096, 64 * 1024, 1024 * 1024))
-    """Most log bytes of one transfer, up to 1 MiB. RocketMQ: 32 KiB."""
+    """Log bytes of one transfer at most, up to 1 MiB. RocketMQ: 32 KiB."""
     ha_transfer_bytes_per_second: int = bounded(0, 0, 2**63 - 1)
-    """Own. Most log bytes a second for each slave that copies and is not in the SyncStateSet; 0: no limit. RocketMQ's
-    maxHaTransferByteInSecond is taken for it."""
+    """Own. Log bytes per second at most for each slave that copies and is not in the SyncStateSet; 0: no limit.
+    RocketMQ's maxHaTransferByteInSecond is an alias."""
     scrub_bytes_per_second: int = knob(2 * 1024 * 1024, 0, 2**31 - 1, drawn=(0, 20_000, 2 * 1024 * 1024))
-    """Own. Log bytes a second that are read again and checked, so that rot is found and mended; 0: none are."""
+    """Own. Log bytes per second that are read again and checked, so that damage is found and repaired; 0: none."""
     ha_ack_stall_bound_ms: int = knob(2000, 1, 2**31 - 1, drawn=(300, 1000, 2000))
-    """Own. Time (ms) for which a slave in the set may hold back acks before it is shrunk out; below slaveTimeout."""
+    """Own. Time (ms) without acks after which a slave is removed from the set; below slaveTimeout."""
     slave_timeout: int = knob(3000, 1, 2**31 - 1, drawn=(2500, 3000))
     """Time (ms) for which a send waits for replicas before FLUSH_SLAVE_TIMEOUT."""
     wait_time_mills_in_send_queue: int = knob(1000, 0, 600_000)
-    """A send that has waited longer until the broker could read it is refused with SYSTEM_BUSY, so that nothing is
-    written that its client has given up; 0: none is. RocketMQ: 200."""
+    """Time (ms) after which a send that could not be read yet is refused with SYSTEM_BUSY, since its client has given
+    up; 0: never. RocketMQ: 200."""
     forward_sends_millis: int = knob(35_000, 0, 600_000)
-    """Own. For so long after a start or a change of the master a slave passes sends on to the master, until clients
-    have asked for the route again (Java: each 30 s); 0: it refuses them with code 14, from the beginning of a directed
-    switch."""
+    """Own. Time (ms) after a start or a change of the master for which a slave forwards sends to the master, until
+    clients have asked for the route again (Java: each 30 s). 0: it refuses them with code 14 from the begin of a
+    directed switch."""
     sync_flush_timeout: int = knob(5000, 1, 2**31 - 1, drawn=(2000, 3000))
     """Time (ms) for which a send waits for the disk before FLUSH_DISK_TIMEOUT."""
     flush_interval_commit_log: int = knob(500, 1, 600_000, drawn=(10, 500, 1500))
-    """Period of syncs under ASYNC_FLUSH."""
+    """Period (ms) of syncs under ASYNC_FLUSH."""
     transient_store_pool_enable: bool = knob(False)
-    """Messages without an answer (oneway, WAIT=false) are collected in memory and written to the log in one call; a
-    kill loses those, but never a send that waits."""
+    """Collect messages without an answer (oneway, WAIT=false) in memory and write them to the log in one call; a kill
+    loses those, but never a send that waits."""
     transient_store_pool_size: int = knob(5, 1, 1024, drawn=(1, 5))
-    """Multiple of commitCommitLogLeastPages that may be collected while the requests of one read are worked on.
-    RocketMQ: the number of buffers of one log file each."""
+    """Multiple of commitCommitLogLeastPages that may be collected while the requests of one read are handled. RocketMQ:
+    the number of buffers of one log file each."""
     commit_commit_log_least_pages: int = knob(4, 1, 1024, drawn=(1, 4))
-    """Number of pages of 4 KiB that are written at once, without waiting for commitIntervalCommitLog."""
+    """Pages of 4 KiB that are written at once, without waiting for commitIntervalCommitLog."""
     commit_interval_commit_log: int = knob(200, 1, 60_000, drawn=(20, 200, 1000))
     """Time (ms) for which a message may be collected."""
 
@@ -349,137 +351,138 @@ class BrokerConfig(ServerConfig):
     mapper_file_size_batch_consume_queue: int = knob(300000 * 46, 46, 2**31 - 1)
     """Size of a file of a BatchConsumeQueue (topics with queue.type=BatchCQ); a multiple of 46."""
     message_index_enable: bool = knob(True)
-    """Keep an index of keys, for queries by key, unique key and tags. false: nothing is built and queries say so."""
+    """Keep an index of keys, for queries by key, unique key and tags. false: no index, and queries fail with a
+    reason."""
     max_hash_slot_num: int = knob(5000000, 1, 2**28, drawn=(16, 64))
-    """Hash slots of an index file, 4 bytes each. With other numbers than before the index is made anew."""
+    """Hash slots of an index file, 4 bytes each. After a change the index is rebuilt."""
     max_index_num: int = knob(20000000, 2, (2**31 - 41) // 20, drawn=(64, 256))
     """Entries of an index file, 20 bytes each; a message has one for each of its keys, its unique key and its tags."""
     max_message_size: int = 4 * 1024 * 1024
-    """Largest body; without this key half of mappedFileSizeCommitLog, if that is less."""
+    """Largest body (bytes); without this key half of mappedFileSizeCommitLog, if that is less."""
     enabled_append_prop_crc: bool = knob(False, key="enabledAppendPropCRC", drawn=(False, True))
-    """Each record carries a checksum of all of it, as its last property (20 bytes). Without one its size, place and
-    body are protected against rot, its other parts are not."""
+    """Add a checksum of the whole record to each, as its last property (20 bytes). Without it only size, position and
+    body are protected against damage."""
     file_reserved_time: int = bounded(72, 0, 10**6)
-    """Hours that a log file is kept after its newest record was stored; then it is removed in the hours of deleteWhen,
-    or at once while the disk is fuller than diskMaxUsedSpaceRatio."""
+    """Hours for which a log file is kept after its newest record. Then it is removed in the hours of deleteWhen, or at
+    once while the disk is fuller than diskMaxUsedSpaceRatio."""
     delete_when: str = "04"
     """Hours of the day, local time, separated by `;`, in which expired log files are removed."""
     commit_log_max_bytes: int = 0
     """Own. Size of the whole log above which its oldest files are removed, expired or not; 0: no limit. At least two
-    files."""
+    files are kept."""
     disk_max_used_space_ratio: int = bounded(75, 1, 100)
     """Percent of the disk in use above which expired log files are removed at any hour."""
     disk_space_clean_forcibly_ratio: int = knob(85, 1, 100)
-    """Percent of the disk in use above which the oldest log files are removed even if they are not expired, as many as
-    lead below it; diskSpaceWarningLevelRatio, where that is lower."""
+    """Percent of the disk in use above which the oldest log files are removed even if they are not expired, until the
+    use is below it; diskSpaceWarningLevelRatio, if that is lower."""
     disk_space_warning_level_ratio: int = knob(90, 1, 100)
-    """Percent of the disk in use above which sends are refused and cleaning by force does not wait for slaves."""
+    """Percent of the disk in use above which sends are refused and forced cleaning does not wait for slaves."""
     clean_file_forcibly_enable: bool = knob(True, drawn=(False, True))
-    """True: log files that are not expired may go when the disk is full."""
+    """Remove log files that are not expired when the disk is full."""
     delete_file_batch_max: int = knob(10, 1, 10**6, drawn=(1, 10))
-    """Most log files removed at one look."""
+    """Log files that one check removes at most."""
     clean_resource_interval: int = knob(10000, 10, 10**9)
-    """Period of looks at the disk and the age of files."""
+    """Period (ms) of checks of the disk and the age of files."""
     delete_commit_log_files_interval: int = knob(100, 0, 10**9, drawn=(0, 100))
-    """Pause between two removed log files."""
+    """Pause (ms) between two removed log files."""
     destroy_maped_file_interval_forcibly: int = knob(120000, 0, 10**9, drawn=(1000, 120_000))
-    """Time (ms) for which a removed log file may stay on the disk, under another name, because a reader still uses
-    it."""
+    """Time (ms) for which a removed log file may stay on the disk, under another name, while a reader uses it."""
     redelete_hanged_file_interval: int = knob(120000, 0, 10**9, drawn=(1000, 120_000))
-    """After a log file could not be removed, how long until it is tried again."""
+    """Time (ms) after a failed removal of a log file before the next attempt."""
     broker_permission: int = knob(6, 0, 7)
-    """Rights that this broker grants to all clients, the sum of 2 to send and 4 to read: name servers tell clients no
-    more of any topic. Without 4 reads are refused, without 2 sends to ordered topics and messages sent back;
-    what clients with an older route send to other topics is still taken, as with RocketMQ, so that a group is
-    emptied without an error. It holds for this replica: set it on all of a group (`rmqha config set GROUP`)."""
+    """Rights that this broker grants to all clients, the sum of 2 to send and 4 to read: routes from name servers have
+    no more. Without 4 reads are refused. Without 2 sends to ordered topics and messages sent back are refused; other
+    sends of clients with an older route are still taken, as in RocketMQ, so that a group is emptied without errors. It
+    is for this replica: set it on all of a group (`rmqha config set GROUP`)."""
     auto_create_topic_enable: bool = True
     """Create an unknown topic at its first send."""
     default_topic_queue_nums: int = knob(8, 1, 2**31 - 1, drawn=(4, 8))
-    """Most queues of a topic created so."""
+    """Queues of a topic that is created so at most."""
     auto_create_subscription_group: bool = True
-    """Make an unknown consumer group when it first shows itself."""
+    """Create an unknown consumer group at its first heartbeat or pull."""
     auto_create_max_per_second: int = knob(20, 1, 10_000_000)
-    """Own. Topics that first sends make in a second; the next one is answered SYSTEM_BUSY. A topic costs files of its
-    queues on each replica, so that a flood of names would end the mastership. Groups: five times as many."""
+    """Own. Topics per second that first sends create at most; more are answered SYSTEM_BUSY. A topic costs files on
+    each replica, so a flood of names would end the mastership. Groups: five times as many."""
     max_topic_count: int = knob(100_000, 1, 10_000_000)
-    """Own. No topic is made beyond so many, by an operator or a first send; those of retries and dead letters, two at
-    most per group, count too and are always made."""
+    """Own. Number of topics at most, by operators and first sends. Topics of retries and dead letters, at most two per
+    group, count too and are always created."""
     max_group_count: int = knob(100_000, 1, 10_000_000)
-    """Own. No consumer group is made beyond so many."""
+    """Own. Number of consumer groups at most."""
     max_client_count: int = knob(100_000, 1, 10_000_000)
-    """Own. Memberships of connected clients in producer and consumer groups, together; a heartbeat that would bring
-    more is answered SYSTEM_BUSY. One account that is no admin has half of them at most."""
+    """Own. Memberships of connected clients in producer and consumer groups, together; a heartbeat that would exceed it
+    is answered SYSTEM_BUSY. One account that is no admin has half of them at most."""
     enable_property_filter: bool = False
-    """Consumers may choose messages by SQL92 expressions over their properties."""
+    """Let consumers choose messages by SQL92 expressions over their properties."""
     use_server_side_reset_offset: bool = knob(True)
-    """A reset of consumer offsets is kept by the broker and told with the next pull; false: only members of the group
-    that are connected are told, at once (request 220)."""
+    """Keep a reset of consumer offsets in the broker until the next pull; false: only connected members of the group
+    are told, at once (request 220)."""
     message_delay_level: str = DEFAULT_DELAY_LEVELS
-    """Time that each level of a delayed message waits, level 1 first; the same on all replicas of a group. What waits
-    in levels that are no more comes at its time."""
+    """Delay of each level, level 1 first; the same on all replicas of a group. Messages of removed levels are delivered
+    at their time."""
     mapped_file_size_timer_log: int = knob(100 * 1024 * 1024, 1024, 2**31 - 1)
     """Size of each file of the timer log, which a clean stop leaves for RocketMQ's brokers."""
     timer_wheel_enable: bool = knob(True)
-    """Take messages that name their time (TIMER_DELAY_MS and the like). What waits already is delivered in any case."""
+    """Take messages with a delivery time (TIMER_DELAY_MS and the like). Waiting messages are delivered in any case."""
     timer_precision_ms: int = knob(1000, 10, 60_000, drawn=(100, 1000))
-    """Width of a slot of RocketMQ's wheel: 100, 200, 500 or 1000; of another value the next lower one (100 at least),
-    as with RocketMQ. Ours delivers each message at its own time, whatever it is or was when the message was stored;
-    Apache's brokers go by their own, so it should be the same on all replicas of a group. A change while messages wait
-    is told (the event timer_precision_changed, `doctor`, `fsck`; docs/use/compatibility.md)."""
+    """Width (ms) of a slot of RocketMQ's wheel: 100, 200, 500 or 1000; of another value the next lower one (100 at
+    least), as in RocketMQ. rmqha delivers each message at its own time, whatever the width. Apache's brokers use
+    theirs, so it should be the same on all replicas of a group. A change while messages wait is reported (the event
+    timer_precision_changed, `doctor`, `fsck`; docs/use/compatibility.md)."""
     timer_max_delay_sec: int = knob(259_200, 1, 2**31 - 1)
-    """A time further ahead is refused."""
+    """Longest delay (s); a message with a later time is refused."""
     recall_message_enable: bool = knob(False)
-    """Take timer messages back by their handles (request 370)."""
+    """Allow the recall of timer messages by their handles (request 370)."""
     reject_transaction_message: bool = knob(False)
-    """Refuse transactional messages (16). What waits already is gone on with."""
+    """Refuse transactional messages (16). Pending transactions go on."""
     transaction_time_out: int = knob(6000, 0, 2**31 - 1, drawn=(200, 600, 1500))
     """Time (ms) after its birth for which a transactional message waits before its producer is asked how the
     transaction ended; a message may say CHECK_IMMUNITY_TIME_IN_SECONDS for itself."""
     transaction_check_interval: int = knob(30_000, 10, 2**31 - 1, drawn=(200, 500, 1000))
     """Pause between two rounds of questions to producers."""
     transaction_check_max: int = knob(15, 1, 2**31 - 1, drawn=(4, 8))
-    """Checked so often, or older than fileReservedTime, a message goes to TRANS_CHECK_MAX_TIME_TOPIC."""
+    """Checks after which a message goes to TRANS_CHECK_MAX_TIME_TOPIC, as one older than fileReservedTime does."""
     metadata_sync: str = ""
-    """Own. `strict`: a change of a topic or a group is answered when every member of the SyncStateSet that is rmqha
-    holds the change on its disk; `periodic`: at once, slaves follow within a second. Empty: strict under haMode=cp."""
+    """Own. `strict`: a change of a topic or a group is answered when every rmqha member of the SyncStateSet has it on
+    its disk; `periodic`: at once, slaves follow within a second. Empty: strict under haMode=cp."""
     offset_sync: str = "periodic"
-    """Own. `strict`: the same for each commit of a consumer's offset; costs a write of the table on each slave."""
+    """Own. `strict`: the same for each commit of a consumer's offset, at the cost of a write of the table on each
+    slave."""
     metadata_sync_timeout_ms: int = knob(3000, 100, 60_000, drawn=(500, 3000))
     """Own. Time (ms) for which a strict change waits for a silent member before it is answered with an error."""
     slave_read_enable: bool = True
-    """Slaves serve pulls, up to their confirm offset: of consumers that see no master, and of those whom the master
-    sends since what they read is no longer in its memory (accessMessageInMemoryMaxRatio). RocketMQ: false."""
+    """Let slaves serve pulls, up to their confirm offset: of consumers without a master, and of those that the master
+    sends because their messages are no longer in its memory (accessMessageInMemoryMaxRatio). RocketMQ: false."""
     access_message_in_memory_max_ratio: int = knob(40, 0, 100)
-    """Percent of the machine's memory; a consumer further behind the log's end than that is sent to a slave."""
+    """Percent of the machine's memory; a consumer with a larger lag (bytes) is sent to a slave."""
     max_transfer_count_on_message_in_memory: int = knob(32, 1, 2**31 - 1)
-    """Messages that one pull gets at most, however many it asks for (1,024 whatever stands here). Older ones than
-    accessMessageInMemoryMaxRatio says count by maxTransferCountOnMessageInDisk."""
+    """Messages of one pull at most, however many it asks for (never more than 1,024). For messages older than
+    accessMessageInMemoryMaxRatio maxTransferCountOnMessageInDisk applies."""
     max_transfer_bytes_on_message_in_memory: int = knob(256 * 1024, 1, 2**31 - 1)
-    """Bytes that one pull gets at most (4 MiB whatever stands here); a larger message is given alone."""
+    """Bytes of one pull at most (never more than 4 MiB); a larger message is given alone."""
     max_transfer_count_on_message_in_disk: int = knob(8, 1, 2**31 - 1)
-    """Messages of older ones that one pull gets at most."""
+    """Messages of one pull at most, for older messages."""
     max_transfer_bytes_on_message_in_disk: int = knob(64 * 1024, 1, 2**31 - 1)
-    """Bytes of older ones that one pull gets at most."""
+    """Bytes of one pull at most, for older messages."""
     long_polling_max_ms: int = knob(30000, 0, 600_000)
-    """Own bound on a pull's suspendTimeoutMillis."""
+    """Own bound (ms) on a pull's suspendTimeoutMillis."""
 
     controller_heartbeat_interval_millis: int = knob(500, 1, 2**31 - 1, drawn=(100, 300, 500))
-    """Own. Period of heartbeats to the controller."""
+    """Own. Period (ms) of heartbeats to the controller."""
     controller_heart_beat_timeout_mills: int = knob(2000, 1, 2**31 - 1, drawn=(1500, 2000, 3000))
-    """Time (ms) after the last heartbeat for which the controller holds this broker for alive (ruling 17)."""
+    """Time (ms) after the last heartbeat for which the controller takes this broker for alive (ruling 17)."""
     broker_heartbeat_interval: int = knob(1000, 1, 2**31 - 1)
-    """Period of lite heartbeats to the name servers."""
+    """Period (ms) of lite heartbeats to the name servers."""
     update_name_server_addr_period: int = knob(10_000, 100, 2**31 - 1)
-    """Period after which names in namesrvAddr and controllerAddr, and the list of addressServer, are looked up again.
-    RocketMQ: 120000."""
+    """Period (ms) after which names in namesrvAddr and controllerAddr, and the list of addressServer, are resolved
+    again. RocketMQ: 120000."""
     register_name_server_period: int = knob(30000, 1, 2**31 - 1)
-    """Period of full registrations; role and topic changes register at once."""
+    """Period (ms) of full registrations; role and topic changes register at once."""
     region_id: str = knob("DefaultRegion")
     """Value of MSG_REGION."""
     trace_on: bool = knob(True)
-    """Value of TRACE_ON: with false clients that trace leave out what this broker answers."""
+    """Value of TRACE_ON: with false tracing clients leave out this broker's answers."""
     trace_topic_enable: bool = knob(False)
-    """The topic of message traces, RMQ_SYS_TRACE_TOPIC, is there from the start: for autoCreateTopicEnable=false."""
+    """Create the topic of message traces, RMQ_SYS_TRACE_TOPIC, at the start: for autoCreateTopicEnable=false."""
 
     @property
     def delete_hours(self) -> tuple[int, ...]:
@@ -496,7 +499,7 @@ class BrokerConfig(ServerConfig):
 
     @property
     def static_broker_id(self) -> int:
-        """The id in a static group: the master's is 0 whether it is given or not."""
+        """Id in a static group: the master's is 0 whether it is given or not."""
         return max(0, self.broker_id)
 
     @property
@@ -509,7 +512,7 @@ class BrokerConfig(ServerConfig):
 
     @property
     def slave_reads(self) -> bool:
-        """True if slaves serve pulls: those of a static group always do, nobody else could when the master is away."""
+        """True if slaves serve pulls: those of a static group always do, since nobody else could without the master."""
         return self.slave_read_enable or not self.enable_controller_mode
 
     @cached_property
@@ -584,12 +587,12 @@ class BrokerConfig(ServerConfig):
 
     @property
     def forcible_ratio(self) -> int:
-        """Percent of the disk in use above which files go that are not expired."""
+        """Percent of the disk in use above which files are removed that are not expired."""
         return min(self.disk_space_clean_forcibly_ratio, self.disk_space_warning_level_ratio)
 
     @classmethod
     def _with_fitting_ratios(cls, properties: Mapping[str, str]) -> Mapping[str, str]:
-        """Ratios of the disk that are not given follow one that is above them."""
+        """Replace missing ratios of the disk by those that depend on given ones."""
         found, lowest = dict(properties), 0
         for name in ("disk_max_used_space_ratio", "disk_space_clean_forcibly_ratio", "disk_space_warning_level_ratio"):
             key, default = camel(name), getattr(cls, name)
@@ -661,7 +664,7 @@ class BrokerConfig(ServerConfig):
             raise ConfigError(f"{source}: addressServer: {error}; write host:port/path") from None
 
     def _check_ha_security(self, source: str) -> None:
-        """Every replica is now a slave and now a master."""
+        """True if every replica may be slave or master."""
         mode = self.ha_security
         if mode not in HA_SECURITY_MODES:
             raise ConfigError(f"{source}: haSecurity = {mode!r} must be auto, open, permissive or enforcing")
@@ -719,7 +722,7 @@ class BrokerConfig(ServerConfig):
 
     @property
     def _has_replicas(self) -> bool:
-        """Others copy the log, as far as the keys say."""
+        """True if other replicas copy the log, as far as the keys show."""
         if self.enable_controller_mode:
             return self.total_replicas > 1
         return self.broker_role == "SLAVE" or bool(self.ha_master_address)
@@ -744,7 +747,7 @@ class BrokerConfig(ServerConfig):
         return found
 
     def _check_static(self, source: str) -> None:
-        """Check what a group without a controller cannot have, and its roles."""
+        """Check roles, and keys that a group without a controller cannot have."""
         is_slave = self.broker_role == "SLAVE"
         if is_slave and self.broker_id <= 0:
             raise ConfigError(f"{source}: brokerId = {self.broker_id} of a static group's SLAVE must be 1 or more")
