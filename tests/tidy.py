@@ -292,7 +292,8 @@ def possessive_patterns(tree: ast.Module) -> Iterator[Finding]:
 
 
 _SUBJECTLESS = re.compile(
-    r"(What|Whatever|Of|How|As|Whether|Those|Who|Whom|Whose|Whoever|That|The same|So|Where|When|Why|Which)\b"
+    r"(What|Whatever|Of|How|As|Whether|Those|Who|Whom|Whose|Whoever|That|The same|So|Where|When|Why|Which|"
+    r"It|Its|They|Nobody|Somebody|Everybody|Else|Also|Told|From now on)\b"
 )
 """Beginnings of a first line that names no subject: the reader must guess what the rest is said of."""
 _ASKING = re.compile(r"(Is|Are|Was|Were|Has|Have|Does|Do|Did|Can|May|Must|Should|Will|Would)\b[^.]*\?")

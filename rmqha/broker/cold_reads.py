@@ -62,7 +62,7 @@ class AwaitedRead:
     """The part that is being read for it."""
     load_count: int = 0
     is_single: bool = False
-    """It takes one entry: the disk could not read all of several, which may lie before and behind others' messages."""
+    """True to take one entry: the disk could not read several together, with others' messages between them."""
     trouble: str = ""
     """The reason why the disk cannot read it, until `retry_at_ms`."""
     retry_at_ms: int = 0

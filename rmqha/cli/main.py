@@ -271,7 +271,7 @@ class ErrorOutput(FileIO):
 
 
 def lose_messages() -> None:
-    """From now on standard error loses what it cannot take."""
+    """Drop what standard error cannot take from now on."""
     buffer = getattr(sys.stderr, "buffer", None)
     raw_stream = getattr(buffer, "raw", buffer)
     if isinstance(raw_stream, ErrorOutput):

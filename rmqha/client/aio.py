@@ -88,7 +88,7 @@ class Awaited(Generic[ClientT]):
         await asyncio.shield(asyncio.wrap_future(self._portal.stop(by_error=by_error)))
 
     async def _wait(self, future: Future[T], late: Callable[[T], None] | None = None) -> T:
-        """Its value. `late` gets the value of a call that was cancelled and had ended all the same."""
+        """Value of the future. `late` gets the value of a cancelled call that had ended all the same."""
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:

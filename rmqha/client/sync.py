@@ -91,7 +91,7 @@ class Blocking(Generic[ClientT]):
         self._portal.stop(by_error=by_error).result()
 
     def _wait(self, future: Future[T], late: Callable[[T], None] | None = None) -> T:
-        """Its value. `late` gets the value of a call that was left by Ctrl-C and had ended all the same."""
+        """Value of the future. `late` gets the value of a call that was left by Ctrl-C and had ended all the same."""
         try:
             return future.result()
         except BaseException:

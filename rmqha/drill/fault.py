@@ -37,7 +37,7 @@ class Fault(ABC):
     `hold_s`: how long it lasts at least."""
 
     name = ""
-    """Its key in SCENARIOS, which tells whom it can hit."""
+    """Key in SCENARIOS, which has the possible targets."""
     hold_s = 0.0
 
     def __init__(self, mode: str = "cp", target: str = "") -> None:

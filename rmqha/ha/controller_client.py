@@ -224,8 +224,8 @@ class ControllerClient:
             self._call(RequestCode.CONTROLLER_GET_REPLICA_INFO, ext)
 
     def group_changed(self) -> None:
-        """Somebody says that the group has changed, and may lie: ask 1004. However often it is said, one question is
-        under way and one more follows it."""
+        """Ask 1004 after an unproven notice of a change of the group. Repeated notices cause one question at a time and
+        one more after it."""
         self._info_again = self._waits_for(RequestCode.CONTROLLER_GET_REPLICA_INFO)
         if not self._info_again:
             self.ask_replica_info()

@@ -100,7 +100,7 @@ class RoleHolder:
         self._in: RoleState = state
         self.role = state.role
         self.is_master = isinstance(state, Promoting | Master)
-        """It has the mastership, though it may not serve yet."""
+        """True with the mastership, even if it does not serve yet."""
         self.epoch = state.epoch
         self.master_address = state.master_address
 

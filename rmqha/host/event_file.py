@@ -80,7 +80,7 @@ class EventFile:
         self._waiting: Queue[bytes | None] = Queue(MAX_WAITING_COUNT)
         self._thread: Thread | None = None
         self._has_directory = False
-        """It is made once: an operator may move it away, with the store that it is."""
+        """True once it was created: an operator may move it away with the store."""
         self.lost_count = 0
 
     @property

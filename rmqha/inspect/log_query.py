@@ -22,7 +22,7 @@ class RecordChoice:
     since_ms: int | None = None
     until_ms: int | None = None
     uncommitted: bool = False
-    """Also whole records behind the committed end."""
+    """True: include whole records behind the committed end."""
 
 
 def entries(store: StoreInspection, choice: RecordChoice, check: Check = verify) -> Iterator[tuple[Entry, Located]]:

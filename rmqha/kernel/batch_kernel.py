@@ -148,7 +148,7 @@ class SignedSend(NamedTuple):
     topic: str
     access_key: str
     number: int
-    """Its SignatureCount in rmqha's own form; 0: it is in Apache's."""
+    """SignatureCount in rmqha's own form; 0 in Apache's."""
     signature: bytes
     message: bytes
     """Bytes that the signature is to be of."""
@@ -208,7 +208,7 @@ class IndexFront(NamedTuple):
     """An index file that takes entries."""
 
     view: memoryview
-    """Its header and its slots."""
+    """Header and slots of the file."""
     slot_count: int
     first: int
     """Number of the first new entry."""
@@ -272,7 +272,7 @@ class BatchKernel(Protocol):
     """Port."""
 
     scans_in_bulk: bool
-    """Its `scan` is faster than NumPy."""
+    """True if `scan` is faster than NumPy."""
 
     def sends(self, read: SendRead, rules: SendRules, context: SendContext) -> SendResults:
         """Take the plain sends at the front of `read`. Changes nothing: who appends `records` says so to the queues."""

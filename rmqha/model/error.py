@@ -26,7 +26,7 @@ _R = TypeVar("_R")
 
 
 class RmqhaError(Exception):
-    """Its text is one sentence for the user: what, where, what to do."""
+    """Base of errors whose text is one sentence for the user: what, where, what to do."""
 
 
 class UsageError(RmqhaError):

@@ -94,7 +94,7 @@ SYS_FLAG_COMPRESSION_MASK = 0x700
 SYS_FLAG_COMPRESSION_LZ4 = 0x100
 SYS_FLAG_COMPRESSION_ZSTD = 0x200
 SYS_FLAG_COMPRESSION_ZLIB = 0x300
-"""Also meant by an all-zero compression field when SYS_FLAG_COMPRESSED is set (old clients)."""
+"""Zlib; old clients set SYS_FLAG_COMPRESSED with an all-zero compression field for it."""
 
 _RECALL_VERSION = "v1"
 RESERVED_PROPERTIES = (PROPERTY_CRC32, PROPERTY_POP_CK)

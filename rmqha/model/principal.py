@@ -72,4 +72,4 @@ UNRESTRICTED = Principal()
 PEER_SERVER = Principal()
 """Another server of this cluster, which has proved that it knows the shared secret (haSecretFile)."""
 UNPROVEN = Principal()
-"""Somebody who says what only a server of this cluster would say, and has not proved it."""
+"""Peer whose request only a server of this cluster would send, without proof."""

@@ -123,7 +123,7 @@ class Quotas:
         self.configure(limits)
 
     def configure(self, limits: QuotaLimits) -> None:
-        """Everybody begins anew, with a full bucket."""
+        """Set the limits; every account and address begins with a full bucket."""
         self.is_set = limits.is_set
         self._limits = limits
         self._accounts: dict[str, _Buckets] = {}

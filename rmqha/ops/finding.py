@@ -12,9 +12,9 @@ class Verdict(IntEnum):
     """In the order of reading."""
 
     WRONG = 0
-    """It does not work, or loses what was promised."""
+    """Something does not work, or loses what was promised."""
     WARN = 1
-    """It works, with a risk or a cost."""
+    """Something works, with a risk or a cost."""
     NOTE = 2
     """Nothing is wrong; an operator should know."""
     OK = 3

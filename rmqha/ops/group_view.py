@@ -80,7 +80,7 @@ async def ask_groups(client: Caller, groups: Sequence[GroupReport]) -> list[Grou
 
 
 async def ask_broker(client: Caller, address: str) -> NodeReport:
-    """Its state and keys; `error` for a broker that does not answer."""
+    """State and keys of a broker; `error` without an answer."""
     unasked = GroupReport("", "", (NodeReport(ServerKind.BROKER, address),))
     (group,) = await ask_groups(client, [unasked])
     return group.brokers[0]

@@ -114,7 +114,7 @@ class Survey:
         return ClusterSnapshot.of(list(self._reports.values()))
 
     async def run(self) -> ClusterSnapshot:
-        """Everybody's report; within the time, whatever the nodes do."""
+        """Ask all nodes; ends within the time, whatever they do."""
         with within(self._time_s):
             async with open_tasks() as tasks:
                 self._tasks = tasks
@@ -141,7 +141,7 @@ class Survey:
 
     # --- who is asked -----------------------------------------------------------------------------------------------
     def _named(self, kind: ServerKind, address: str, group: str = "") -> None:
-        """Somebody has named this node."""
+        """Add a node that the configuration or another node names."""
         if self._extent in (SurveyScope.NAMED, SurveyScope.ALL):
             self._meet(kind, address, group)
 

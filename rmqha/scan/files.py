@@ -49,7 +49,7 @@ class ViewOptions:
     """Options of a look at a store."""
 
     uncommitted: bool = False
-    """Also what stands behind the confirm offset."""
+    """True: include records behind the confirm offset."""
     all_epochs: bool = False
     """True: of the uncommitted records also those of epochs that have nothing committed."""
     pass_damage: bool = False

@@ -18,7 +18,7 @@ class Timer:
         self._action: Callable[[], object] | None = action
 
     def cancel(self) -> None:
-        """It will not happen; harmless if it has."""
+        """Cancel the action; no effect after it has run."""
         self._action = None
 
     @property

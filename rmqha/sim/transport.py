@@ -100,7 +100,7 @@ class Transport:
         self._connections: dict[int, Connection] = {}
         self._next_number = 1
         self.dial_listeners: list[Callable[[str, str], None]] = []
-        """Told of every dial, and whom it is meant for."""
+        """Called with source and target of every dial."""
         self.split_per_mille = 0
         """Chance that what arrives is cut at any byte, and its rest comes later."""
 

@@ -266,7 +266,7 @@ class Store:
             self._save(*self._mark)
 
     def begin_write(self) -> None:
-        """From now on what is appended counts only after `end_write`: an open after a crash cuts it off."""
+        """Begin appends that count only after `end_write`: an open after a crash cuts them off."""
         write_mark.put(self._disk, self.max_phy_offset)
 
     def end_write(self) -> None:

@@ -126,8 +126,8 @@ class ReviveQueue:
         is_waited_for: set[Key] | dict[Key, int],
         is_readable: Callable[[PendingCheckpoint], bool] = _any_checkpoint,
     ) -> PendingCheckpoint | None:
-        """Take the next checkpoint whose time is at most `until_ms`; None without one, while an acknowledgement of it is
-        pending, or while its messages are not in memory."""
+        """Take the next checkpoint whose time is at most `until_ms`; None without one, while an acknowledgement of it
+        is pending, or while its messages are not in memory."""
         while self._due and self._due[0][0] <= until_ms:
             key = self._due[0][2]
             point = self._points.get(key)

@@ -36,7 +36,7 @@ from rmqha.ops.local.supervisor import Process, stop_all
 QUICKSTART = Path(__file__).with_name("quickstart.toml")
 """The cluster file that comes with the package; `conf/quickstart.toml` of the repository is the same file."""
 OWN_DIRECTORY = Path("rmqha-data/quickstart")
-"""Its directory of the cluster."""
+"""Directory of the quickstart cluster."""
 OTHER_PORTS = "take other ports, such as `rmqha up --port-base 20000`"
 
 

@@ -75,7 +75,7 @@ async def read_servers(client: Caller, name: str, state: ClusterState | None, ti
 
 
 async def _read(client: Caller, name: str, address: str, timeout_ms: int) -> Server:
-    """Its kind is that whose request it answers; each is unknown to the other two."""
+    """Read the configuration of a node, whose kind is that of the request it answers: the others are unknown to it."""
     for kind in ConfigCodes:
         try:
             reply = asked(await client.call(address, Command(kind.value[0]), timeout_ms), address)

@@ -198,7 +198,7 @@ class MessageView:
         return properties_at + properties_size - size
 
     def _store_host(self) -> tuple[bytes, int]:
-        """It stands right before reconsumeTimes."""
+        """Store host, which stands right before reconsumeTimes."""
         body_at = self._parts[4]
         address_at = body_at - (36 if self._parts[1] & SYS_STORE_V6 else 24)
         return bytes(self._batch.buffer[address_at : body_at - 20]), _INT32.unpack_from(

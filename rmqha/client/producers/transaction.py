@@ -89,7 +89,7 @@ class Transaction:
         return self.half.msg_id
 
     def rollback(self) -> None:
-        """Nobody is to see the message."""
+        """Roll back: no consumer gets the message."""
         self._outcome = Outcome.ROLLBACK
 
     def leave_open(self) -> None:

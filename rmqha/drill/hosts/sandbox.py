@@ -86,7 +86,7 @@ def set_frozen(place: Path, frozen: bool) -> None:
 
 
 def cover_read_only(place: Path) -> None:
-    """From now on paths below `place` cannot be written; files that are open stay as they are. Raises NotHereError."""
+    """Make paths below `place` read-only; open files stay writable. Raises NotHereError."""
     target = os.fsencode(place)
     if _libc().mount(target, target, None, MS_BIND, None):
         raise _failed(f"covering {place}")

@@ -141,7 +141,7 @@ class HaAdmission:
 
     @property
     def _may_ask(self) -> bool:
-        """Somebody waits for an answer, and none is under way."""
+        """True if a connection waits for an answer and no question is running."""
         known = any(item.broker_id is not None for item in self._waiting.values())
         return known and not self._is_asking and not self._resolving
 

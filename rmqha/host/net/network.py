@@ -118,7 +118,7 @@ class RemotePeer:
 
     def __init__(self) -> None:
         self.peer = ""
-        """Its address, "" while none has come."""
+        """Address of the first remote peer, "" without one."""
         self._near: set[str] = set()
 
     def came(self, peer: str) -> bool:

@@ -20,7 +20,7 @@ class AnswerReader(Protocol):
     """A session whose peer has not taken all answers."""
 
     def close_unread(self) -> None:
-        """Its answers take too much: drop them and close."""
+        """Drop the session's queued answers, which need too much memory, and close it."""
         ...
 
 

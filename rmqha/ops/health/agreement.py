@@ -22,7 +22,7 @@ class Agreement(Enum):
     PARTIAL = "PARTIAL"
     """The nodes that answered say the same, others did not answer."""
     UNAVAILABLE = "UNAVAILABLE"
-    """Nobody answered."""
+    """No node answered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,7 @@ def _releases(snapshot: ClusterSnapshot) -> Iterator[Finding]:
 
 
 def _without_groups(snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    """Nobody serves a message, though nobody fails to answer: the brokers have gone from the name servers' tables."""
+    """Faults of name servers without brokers: all nodes may answer, but no message is served."""
     for word in snapshot.nodes:
         if word.answers and word.kind is ServerKind.NAME_SERVER:
             yield fault(word.title, "knows no broker", "start the brokers, or check their namesrvAddr")

@@ -193,7 +193,8 @@ class ClusterState:
             os.close(lock)
 
     def _open_lock(self) -> int:
-        """Also where the system has made the disk read-only after an error: what runs there can still be ended."""
+        """Open the lock's file, also on a disk that the system has made read-only after an error: its processes can
+        still be ended."""
         path, flags = self.directory / LOCK, os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             return os.open(path, flags | os.O_RDWR | os.O_CREAT, 0o640)

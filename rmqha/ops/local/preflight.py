@@ -52,7 +52,7 @@ def check_cluster(spec: ClusterSpec, *, other_ports: str = "") -> ClusterState |
 
 
 def _is_as_begun(spec: ClusterSpec) -> bool:
-    """It holds no more than an `up` that was cut short may leave before it writes the record: no data of a node."""
+    """True if the directory has no data of a node, only what an interrupted `up` leaves before it writes the record."""
     nodes = {node.name for node in spec.nodes}
     for item in spec.directory.iterdir():
         if item.name in nodes and item.is_dir() and not item.is_symlink():
@@ -64,7 +64,7 @@ def _is_as_begun(spec: ClusterSpec) -> bool:
 
 
 def _check_directory(directory: Path) -> None:
-    """It, or the nearest existing directory above it, must be one that we may write."""
+    """Check that the directory, or the nearest existing one above it, is writable."""
     existing = next(path for path in (directory, *directory.parents) if path.exists())
     if not existing.is_dir():
         raise UsageError(f"{existing} is not a directory; name another --directory")

@@ -36,7 +36,7 @@ class BatchRows(Protocol):
         ...
 
     def close(self) -> None:
-        """No more come."""
+        """End the writing."""
         ...
 
 

@@ -68,7 +68,7 @@ class DamageTable:
         self.wake()
 
     def found(self, error: DamagedError) -> None:
-        """Somebody has met it. Damage that is no record's is told and forgotten."""
+        """Note a damaged record that a reader has found. Damage outside of records is traced and forgotten."""
         offset = error.phy_offset
         known = self._records.get(offset)
         if known is not None:

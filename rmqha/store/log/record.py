@@ -38,8 +38,8 @@ MAX_INNER_COUNT = 32767
 """Messages in one record; the field of a batch queue's unit is a signed int16."""
 _INNER_NUM = PROPERTY_INNER_NUM.encode()
 V6_FLAGS = SYS_BORN_V6 | SYS_STORE_V6
-"""They decide where the body begins. Those of a new record are by its own hosts, whatever a client says, or the record
-that it is a copy of."""
+"""These flags decide where the body begins. A new record takes them from its own hosts, or from the record that it is a
+copy of, whatever a client says."""
 _LOST_SECTOR = bytes(SECTOR_BYTES)
 
 CRC_PROPERTY = b"__CRC32#\x01"

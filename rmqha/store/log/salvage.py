@@ -42,7 +42,7 @@ class TrailingBytes(NamedTuple):
 class LogTail(NamedTuple):
     pieces: list[TrailingBytes]
     torn: bool
-    """It is no more than one record that was being written when the process or the machine died."""
+    """True if the tail is at most one record whose write was interrupted by the end of the process or machine."""
     record_offset: int | None
     """Offset at which a whole, valid record of this log stands in it; None if there is none."""
 

@@ -35,7 +35,7 @@ class WheelSlot(NamedTuple):
 
     @property
     def byte(self) -> int:
-        """Its place in the file."""
+        """Position of the slot in the file."""
         return self.time % SLOT_COUNT * SLOT_BYTES
 
 

@@ -43,7 +43,7 @@ class Answers:
     """Answers of one running node; what it did not tell is empty."""
 
     clock_offset_ms: float | None = None
-    """Its clock less ours, give or take `clock_error_ms`."""
+    """Difference (ms) of the node's clock from this machine's, with the error `clock_error_ms`."""
     clock_error_ms: float = 0.0
     stepped_ms: int = 0
     keys: dict[str, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Answers:
 async def ask_all(
     nodes: Sequence[NodeUnderTest], store_facts: Mapping[str, StoreFacts], timeout_s: float
 ) -> tuple[dict[str, Answers], list[Finding]]:
-    """Everybody at once; whoever has not answered after `timeout_s` has not answered."""
+    """Ask all nodes at once; a node without an answer within `timeout_s` counts as silent."""
     running = [node_under_test for node_under_test in nodes if node_under_test.running]
     answers = {node_under_test.name: Answers() for node_under_test in running}
     findings: list[Finding] = []

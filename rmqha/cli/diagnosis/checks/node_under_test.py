@@ -53,9 +53,9 @@ class NodeUnderTest:
     data: Path | None = None
     process: Process | None = None
     in_cluster: bool = False
-    """It can be named to `rmqha start` and the like."""
+    """True if commands such as `rmqha start` can name the node."""
     is_elsewhere: bool = False
-    """Its machine and its process are not seen from here; it counts as running."""
+    """True if machine and process of the node are not visible from here; it counts as running."""
 
     @property
     def running(self) -> bool:
