@@ -37,7 +37,7 @@ def judge(member: Any) -> None:
         sync_state_set_epoch=1,
         accepts_loss=False,
     )
-    machine = SimpleNamespace(info=SimpleNamespace(groups={NAME: group}), _feed=SimpleNamespace(index=1))
+    machine = SimpleNamespace(info=SimpleNamespace(groups={NAME: group}), _role_changes=SimpleNamespace(index=1))
     applied: Any = SimpleNamespace(machine=machine, wipe_count=0)
     checker.applied(applied)
     checker.acknowledges(master)

@@ -32,7 +32,7 @@ class Controller:
             self.info.apply(event)
             self.index += 1
         seen: Any = SimpleNamespace(
-            host="c1", life=1, machine=SimpleNamespace(info=self.info, _feed=SimpleNamespace(index=self.index))
+            host="c1", life=1, machine=SimpleNamespace(info=self.info, _role_changes=SimpleNamespace(index=self.index))
         )
         self.checker.applied(seen)
 
