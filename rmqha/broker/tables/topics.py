@@ -148,7 +148,7 @@ class TopicConfig:
     unknown: Mapping[str, Any] = field(default_factory=dict)
     """Members that this release does not know and writes back unchanged."""
     begins: Mapping[int, int] = field(default_factory=dict)
-    """By queue id, the first offset: what stands in front was sent to a deleted topic of that name."""
+    """First offset by queue id: earlier messages were sent to a deleted topic of that name."""
 
     @property
     def readable(self) -> bool:
@@ -359,7 +359,7 @@ class TopicTable:
         return topic
 
     def put(self, topic: TopicConfig) -> None:
-        """Add or replace a topic. One of the name of a deleted topic begins behind what that has left in its queues."""
+        """Add or replace a topic. After a deleted topic of that name, its queues begin behind that one's messages."""
         present, begins = self._topics.get(topic.name), topic.begins
         if topic.name in self.deleted:
             self.deleted -= {topic.name}
@@ -386,7 +386,7 @@ class TopicTable:
             self._commit([name])
 
     def _note_begins(self, names: Iterable[str]) -> None:
-        """These topics are other ones, or gone."""
+        """Update the first offsets of topics that were changed or removed."""
         for name in names:
             topic = self._topics.get(name)
             if topic is not None and topic.begins:
@@ -399,8 +399,8 @@ class TopicTable:
             del self.deleted_ends[name]
 
     def clamp_begins(self, end_of: Callable[[str, int], int]) -> None:
-        """No queue may begin behind its end (`end_of(topic, queue_id)`), as after a loss of what it held: nobody would
-        see what comes to stand there. As a new master makes it."""
+        """Limit each queue's first offset to its end (`end_of(topic, queue_id)`), which a loss of data moves back; else
+        consumers would not see new messages. Called by a new master."""
         behind = []
         for name, known in self.begins.items():
             begins = {queue_id: min(begin, end_of(name, queue_id)) for queue_id, begin in known.items()}
@@ -620,7 +620,7 @@ class TopicTable:
         return {DELETED: sorted(self.deleted)} if self.deleted else {}
 
     def _ends_part(self, names: Iterable[str]) -> dict[str, Any]:
-        """Own too, and of no matter to name servers."""
+        """Member of rmqha with the end offsets of deleted topics' queues."""
         found = {name: _offsets_to_json(self.deleted_ends[name]) for name in sorted(names) if name in self.deleted_ends}
         return {DELETED_ENDS: found} if found else {}
 
