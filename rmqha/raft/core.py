@@ -82,6 +82,8 @@ class Leader:
     noop_index: RaftIndex
     heartbeat_deadline_ms: int
     progress: dict[str, Progress]
+    since_ms: int = 0
+    """Time (ms) of its election."""
     round: int = 0
     round_open: bool = False
     """The newest round's heartbeats have not been handed out yet: whoever needs a round may join it."""
@@ -96,6 +98,9 @@ class Leader:
     """Time (ms) at which that round was sent; None until a majority has answered a round: an election is no lease."""
     reads: list[PendingRead] = field(default_factory=list)
     transfer: LeadershipTransfer | None = None
+    awaited_index: RaftIndex | None = None
+    """Last entry when this node's disk was found to stand still: once a majority without it has saved that, the others'
+    disks go on. None while the disk does."""
 
 
 RoleState = Follower | PreCandidate | Candidate | Leader

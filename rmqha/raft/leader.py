@@ -25,7 +25,7 @@ def begin_term(core: Core, now_ms: int, votes: dict[str, bool]) -> None:
     """The voters chose this node: open the term with an entry of its own (dissertation §3.6.2, §6.4). If they formed
     the group by it, say who they are."""
     next_index = RaftIndex(core.log.last_index + 1)
-    role = core.role = Leader(next_index, now_ms, {}, quorum_at_ms=now_ms)
+    role = core.role = Leader(next_index, now_ms, {}, since_ms=now_ms, quorum_at_ms=now_ms)
     core.append(Entry(next_index, core.term, kind=EntryKind.NOOP))
     core.trace_role()
     if not core.configuration.formed:
@@ -257,29 +257,38 @@ def best_successor(core: Core, role: Leader, now_ms: int) -> str | None:
 
 
 def give_way(core: Core, role: Leader, now_ms: int) -> None:
-    """Hand over, since this node's disk stands still, if a majority without it has saved all that it cannot. Others
-    whose disks stand still too could not vote: the group would have no leader in place of one that still answers."""
+    """Hand over, since this node's disk stands still, once a majority without it has saved all that it could not when
+    that was found. What has come since is on its way to them. Others whose disks stand still too could not vote: the
+    group would have no leader in place of one that still answers."""
 
     def saved_index(voter: str) -> int:
         return 0 if voter == core.node_id else role.progress[voter].match_index
 
-    last_index = core.log.last_index
-    is_saved_elsewhere = core.configuration.majority_reached(saved_index) == last_index > core.log.durable_index
+    if role.awaited_index is None and core.log.last_index > core.log.durable_index:
+        role.awaited_index = core.log.last_index
+    is_saved_elsewhere = (
+        role.awaited_index is not None and core.configuration.majority_reached(saved_index) >= role.awaited_index
+    )
     if role.transfer is not None or not is_saved_elsewhere:
         return
     target = best_successor(core, role, now_ms)
     if target is not None and reconfiguration.is_heard(core, role, now_ms, target):
         core.trace("raft_disk_stalled", term=core.term)
+        role.awaited_index = None
         begin_transfer(core, role, now_ms, target)
+
+
+def late_ms(core: Core, role: Leader, now_ms: int) -> int:
+    """Time (ms) for which this process has stood still, and so have its ears: what the others answered, and its disk,
+    has not been read yet. 0 if it has not."""
+    found = now_ms - role.heartbeat_deadline_ms
+    return found if found >= core.config.heartbeat_interval_ms else 0
 
 
 def timed_out(core: Core, role: Leader, now_ms: int) -> bool:
     """Heartbeats, check-quorum, the end of a transfer. True if this node must campaign again: TimeoutNow may still
     arrive and its votes ignore the lease, so an abandoned transfer must end the term."""
-    late_ms = now_ms - role.heartbeat_deadline_ms
-    if late_ms >= core.config.heartbeat_interval_ms:
-        # this process stood still, and so did its ears: what the others answered has not been read yet
-        role.paused_ms += late_ms
+    role.paused_ms += late_ms(core, role, now_ms)
     if now_ms >= _quorum_deadline_ms(core, role) and not core.is_sole_voter:
         core.trace("raft_quorum_lost", term=core.term)
         core.step_down(now_ms, core.term)

@@ -118,7 +118,7 @@ class RaftNode:
         self._persisting: Ready | None = None
         """Taken, to be made durable, not advanced."""
         self._persisting_since_ms = now_ms
-        """Time (ms) at which it was taken."""
+        """Time (ms) at which it was taken; later by the time for which this process, a leader, stood still since."""
         self._beside: Ready | None = None
         """Taken, not advanced, and needs no disk."""
         if self._core.is_sole_voter:
@@ -241,13 +241,22 @@ class RaftNode:
                 assert_never(message)
 
     def _give_way_if_stalled(self, role: Leader, now_ms: int) -> None:
-        if self._core.role is role and self.unsaved_ms(now_ms) >= self._core.config.quorum_timeout_ms:
-            leader.give_way(self._core, role, now_ms)
+        """After a pause of this process `timeout` first says how long it was."""
+        core = self._core
+        if core.role is not role or leader.late_ms(core, role, now_ms):
+            return
+        if min(self.unsaved_ms(now_ms), now_ms - role.since_ms) < core.config.quorum_timeout_ms:
+            role.awaited_index = None
+        else:
+            leader.give_way(core, role, now_ms)
 
     def timeout(self, now_ms: int) -> None:
         """Call at or after deadline_ms; before it, it does nothing."""
         core, role = self._core, self._core.role
         if isinstance(role, Leader):
+            # the disk may have done its work meanwhile
+            since_ms = self._persisting_since_ms + leader.late_ms(core, role, now_ms)
+            self._persisting_since_ms = min(now_ms, since_ms)
             self._give_way_if_stalled(role, now_ms)
             if leader.timed_out(core, role, now_ms):
                 election.campaign(core, now_ms, forced=True)

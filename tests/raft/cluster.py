@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from rmqha.model.offset import RaftIndex
 from rmqha.raft.config import RaftConfig
@@ -79,6 +80,21 @@ class Storage:
         self._keep(lambda index: keep_log and index > snapshot.index)
 
 
+UNSEEN_PAUSE_MS = 2
+"""So many heartbeat intervals of a pause, at most, may pass for a slow disk: one before the next is due, one after."""
+
+
+class StallTracer(SimTracer):
+    """Tells `stalled` of each node that gives way since its disk stands still."""
+
+    stalled: Callable[[str], None] = staticmethod(lambda name: None)
+
+    def event(self, name: str, **fields: Any) -> None:
+        super().event(name, **fields)
+        if name == "raft_disk_stalled":
+            self.stalled(fields["node"])
+
+
 @dataclass(slots=True)
 class Options:
     """What may go wrong in one run."""
@@ -111,6 +127,9 @@ class Host:
         self.writing: Ready | None = None
         self.stalled_until_ms = 0
         """Time (ms) of the scheduler until which the disk finishes nothing."""
+        self.writing_since_ms = self.paused_at_ms = 0
+        self.pauses_ms: list[int] = []
+        """Lengths of the pauses since then."""
         self.held: list[Callable[[], None]] = []
         self.timer: Timer | None = None
         self.waiting: set[tuple[int, int]] = set()
@@ -132,7 +151,8 @@ class Cluster:
         self.options = options
         self.scheduler = Scheduler()
         self.prng = SimPrng(seed)
-        self.tracer = SimTracer(self.scheduler)
+        self.tracer = StallTracer(self.scheduler)
+        self.tracer.stalled = self._verify_stall
         self.network = SimNetwork(self.scheduler, self.prng.child("network"), options.link)
         self.checker = Checker()
         self._make = make
@@ -216,12 +236,14 @@ class Cluster:
         if host.node is not None and not host.paused:
             self.tracer.event("pause", node=host.name)
             host.paused = True
+            host.paused_at_ms = self.scheduler.now_ms
             self.network.pause(host.name)
 
     def resume(self, host: Host) -> None:
         if host.paused:
             self.tracer.event("resume", node=host.name)
             host.paused = False
+            host.pauses_ms.append(self.scheduler.now_ms - max(host.paused_at_ms, host.writing_since_ms))
             self.network.resume(host.name)
             held, host.held = host.held, []
             for action in held:
@@ -256,7 +278,8 @@ class Cluster:
             self._send(ready.early)
             self._apply(host, ready)
             if ready.must_persist and self.options.max_sync_ms:
-                host.writing = ready
+                host.writing, host.writing_since_ms = ready, self.scheduler.now_ms
+                host.pauses_ms.clear()
                 delay_ms = host.prng.below(self.options.max_sync_ms + 1)
                 delay_ms = max(delay_ms, host.stalled_until_ms - self.scheduler.now_ms)
                 self.scheduler.after(delay_ms, self._guarded(host, partial(self._synced, host, ready)))
@@ -333,6 +356,18 @@ class Cluster:
         assert host.node is not None
         host.node.timeout(host.clock.now_ms())
         self.pump(host)
+
+    def _verify_stall(self, name: str) -> None:
+        """A leader gives way for its disk, not for a pause in which nobody could ask that."""
+        host, config = self.hosts[name], self.options.config
+        unseen_ms = UNSEEN_PAUSE_MS * config.heartbeat_interval_ms
+        paused_ms = sum(max(0, pause_ms - unseen_ms) for pause_ms in host.pauses_ms)
+        worked_ms = self.scheduler.now_ms - host.writing_since_ms - paused_ms
+        drift = 100 + 2 * config.max_clock_drift_percent
+        self.checker.require(
+            host.writing is not None and worked_ms * drift >= config.quorum_timeout_ms * 100,
+            f"{name} gives way though its disk has worked for {worked_ms} ms only",
+        )
 
     # --- clients and operators --------------------------------------------------------------------------------------
 

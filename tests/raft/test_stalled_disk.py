@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from rmqha.raft.node import RaftNode
+from rmqha.sim.network import LinkOptions
 from tests.raft.cluster import Cluster, Host, Options
 
 LONG_MS = 60_000
 
 
-def led(node_count: int) -> tuple[Cluster, Host]:
+def led(node_count: int, link: LinkOptions | None = None) -> tuple[Cluster, Host]:
     """A group at peace and its leader."""
-    cluster = Cluster(3, Options(node_count=node_count))
+    cluster = Cluster(3, Options(node_count=node_count, link=link or LinkOptions()))
     for host in cluster.hosts.values():
         cluster.start(host)
     cluster.run(1000)
@@ -61,6 +62,57 @@ def test_it_follows_once_its_disk_goes_on() -> None:
     assert leader.application == other.application
     assert node_of(leader).unsaved_ms(leader.clock.now_ms()) == 0
     assert cluster.leader() is other
+
+
+def write_for(cluster: Cluster, leader: Host, duration_ms: int) -> None:
+    """One proposal each millisecond, sooner than any answer comes, as long as `leader` leads."""
+    for number in range(duration_ms):
+        if cluster.leader() is leader:
+            cluster.write(leader, b"%d" % number)
+        cluster.run(1)
+
+
+def test_proposals_without_a_pause_keep_no_leader_whose_disk_stands_still() -> None:
+    """The last of them is never saved elsewhere yet."""
+    cluster, leader = led(3, LinkOptions(min_delay_ms=5, max_delay_ms=10))
+    stall(cluster, leader)
+    write_for(cluster, leader, 450)
+    assert node_of(leader).is_leader
+    write_for(cluster, leader, 350)
+    other = cluster.leader()
+    assert other is not None and other is not leader
+
+
+def test_disks_that_stand_still_after_the_leaders_are_seen() -> None:
+    """They have saved what its disk works for, and nothing since: nobody could replace it."""
+    cluster, leader = led(3)
+    others = [host for host in cluster.hosts.values() if host is not leader]
+    stall(cluster, leader)
+    cluster.write(leader, b"one")
+    cluster.run(300)
+    for host in others:
+        stall(cluster, host)
+    cluster.write(leader, b"two")
+    cluster.run(5000)
+    assert cluster.leader() is leader
+    assert cluster.write(leader, b"three") is not None, "it takes what others propose"
+
+
+def test_a_pause_of_the_process_is_no_disk_that_stands_still() -> None:
+    """SIGSTOP, or a machine that is suspended: what the disk did meanwhile is not read yet."""
+    cluster, leader = led(3)
+    term = node_of(leader).term
+    stall(cluster, leader, 400)
+    cluster.write(leader, b"one")
+    cluster.run(330)
+    for host in cluster.hosts.values():
+        cluster.pause(host)
+    cluster.run(200)
+    for host in cluster.hosts.values():
+        cluster.resume(host)
+    cluster.run(1000)
+    assert cluster.leader() is leader and node_of(leader).term == term
+    assert node_of(leader).unsaved_ms(leader.clock.now_ms()) == 0
 
 
 @pytest.mark.parametrize("stalled_count", [2, 3])
