@@ -220,7 +220,7 @@ class PullProcessor:
             known = self._offsets.query(pull.group, pull.topic, pull.queue_id)
             if not is_of_lost_tail(self._log, known, pull.topic, pull.queue_id, committed):
                 self._offsets.commit(pull.group, pull.topic, pull.queue_id, committed)
-        reset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
+        reset = self._offsets.reset_for(pull.group, pull.topic, pull.queue_id, pull.offset)
         if reset is not None:
             channel.send(self._reset_reply(command, pull, reset))
             return
@@ -582,7 +582,7 @@ class PullProcessor:
 
     def _tell_reset(self, hold: _Hold) -> bool:
         pull = hold.pull
-        offset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
+        offset = self._offsets.reset_for(pull.group, pull.topic, pull.queue_id, pull.offset)
         if offset is None:
             return False
         hold.channel.send(self._reset_reply(hold.command, pull, offset))

@@ -32,6 +32,9 @@ REMOVED_PER_STEP = 256
 MAX_REMOVED_COUNT = 100_000
 """Bound on remembered removals; the oldest are forgotten first."""
 
+MAX_TOLD_COUNT = 16
+"""A reset is told so often at most: some clients go where they like."""
+
 LOST_COMMIT_COUNT = 1_000_000
 """Bound on the changes that a master can have sent to slaves and not saved before a kill."""
 LIVES_MS = 1_000_000
@@ -131,6 +134,8 @@ class OffsetTable:
         self._pairs = TopicGroupIndex()
         self._resets: dict[OffsetKey, int] = {}
         """Offsets of resets that the group's members do not know yet; until then their own commits are ignored."""
+        self._told_counts: dict[OffsetKey, int] = {}
+        """Number of times that members were told of each reset."""
         self._set_backs = ResetTimes()
         self._log_ms = log_ms
         self._last_pop_ms = 0
@@ -250,13 +255,29 @@ class OffsetTable:
         return self._offsets.get(f"{topic}@{group}", {})
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set an offset by an operator's order; `take_reset` tells the group's member with its next pull."""
+        """Set an offset by an operator's order; `reset_for` tells the group's member with its next pull."""
         offset_key = f"{topic}@{group}", queue_id
         if self._put(offset_key, offset) and len(self._resets) < MAX_ENTRY_COUNT:
             self._resets[offset_key] = offset
+            self._told_counts.pop(offset_key, None)
             self._set_backs.put(offset_key, self._set_back_ms())
             self._touch(offset_key)
             self._events.table_changed()
+
+    def reset_for(self, group: str, topic: str, queue_id: int, pull_offset: int) -> int | None:
+        """Offset at which a member that pulls at `pull_offset` must go on; None if it may go on where it is. An answer
+        may be lost: members are told until one of them pulls there (Apache's broker tells once)."""
+        if not self._resets:
+            return None
+        offset_key = f"{topic}@{group}", queue_id
+        offset, told_count = self._resets.get(offset_key), self._told_counts.get(offset_key, 0)
+        if offset is None:
+            return None
+        if told_count and (pull_offset == offset or told_count >= MAX_TOLD_COUNT):
+            self.take_reset(group, topic, queue_id)
+            return None
+        self._told_counts[offset_key] = told_count + 1
+        return offset
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """Offset at which a member must go on, returned once; None without a reset."""
@@ -264,6 +285,7 @@ class OffsetTable:
             return None
         offset_key = f"{topic}@{group}", queue_id
         offset = self._resets.pop(offset_key, None)
+        self._told_counts.pop(offset_key, None)
         if offset is not None:
             self._touch(offset_key)
         return offset
@@ -324,6 +346,7 @@ class OffsetTable:
         self._changed.add(key)
         self._stamps.pop(offset_key, None)
         self._resets.pop(offset_key, None)
+        self._told_counts.pop(offset_key, None)
 
     def clamp(self, end_of: Callable[[str, int], int], *, stamped: bool = False) -> int:
         """Lower offsets beyond the ends of their queues (`end_of(topic, queue_id)`), as after a cut of the log: new
@@ -455,8 +478,10 @@ class OffsetTable:
             change._replace(set_back_ms=self._set_backs.get((change.key, change.queue_id)))
             for change in _unstamped(table, self.version)
         ]
-        for part in (self._offsets, self._stamps, self._removed, self._pairs, self._resets, self._set_backs):
+        for part in (self._offsets, self._stamps, self._removed, self._pairs, self._set_backs):
             part.clear()
+        self._resets.clear()
+        self._told_counts.clear()
         for change in new:
             self._take(change)
         self._file.touch()

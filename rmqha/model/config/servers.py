@@ -414,8 +414,8 @@ class BrokerConfig(ServerConfig):
     enable_property_filter: bool = False
     """Let consumers choose messages by SQL92 expressions over their properties."""
     use_server_side_reset_offset: bool = knob(True)
-    """Keep a reset of consumer offsets in the broker until the next pull; false: only connected members of the group
-    are told, at once (request 220)."""
+    """Keep a reset of consumer offsets in the broker and tell it with each pull until a member goes on there; false:
+    only connected members of the group are told, at once (request 220)."""
     message_delay_level: str = DEFAULT_DELAY_LEVELS
     """Delay of each level, level 1 first; the same on all replicas of a group. Messages of removed levels are delivered
     at their time."""

@@ -10,6 +10,7 @@ import pytest
 from rmqha.broker.requests.request import RequestError
 from rmqha.broker.services.statistics import RATE_WINDOW_MS
 from rmqha.broker.tables.groups import default_group
+from rmqha.broker.tables.offsets import MAX_TOLD_COUNT
 from rmqha.broker.tables.topics import TopicConfig
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import java_string_hash
@@ -293,6 +294,31 @@ def test_a_running_consumer_is_told_with_its_next_pull_and_cannot_undo_the_reset
     assert filled.ask(pull_command(offset=0)).code == 0, "told once"
     commit(filled, 0, 2)
     assert query(filled) == 2
+
+
+def test_a_consumer_that_never_heard_of_a_reset_is_told_again(filled: Broker) -> None:
+    """Its connection broke before the answer came: it pulls where it was, and commits that."""
+    filled.core.groups.get_or_create("G")
+    commit(filled, 0, 3)
+    reset(filled, timestamp=0)
+    for _ in range(2):
+        reply = filled.ask(pull_command(offset=3, sysFlag="7", commitOffset="3"))
+        assert (reply.code, reply.remark) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET")
+        commit(filled, 0, 3)
+        assert query(filled) == 0
+    assert filled.ask(pull_command(offset=0)).code == 0
+    commit(filled, 0, 1)
+    assert query(filled) == 1
+
+
+def test_a_consumer_that_goes_where_it_likes_is_told_of_a_reset_some_times(filled: Broker) -> None:
+    filled.core.groups.get_or_create("G")
+    reset(filled, timestamp=0)
+    for _ in range(MAX_TOLD_COUNT):
+        assert filled.ask(pull_command(offset=2)).code == ResponseCode.PULL_OFFSET_MOVED
+    assert filled.ask(pull_command(offset=2)).code == 0
+    commit(filled, 0, 3)
+    assert query(filled) == 3
 
 
 def test_a_consumer_that_waits_for_messages_is_told_at_once(filled: Broker) -> None:

@@ -436,3 +436,27 @@ def test_a_removed_offset_keeps_its_time_until_it_is_forgotten(tmp_path: Path, m
     assert table.set_back_ms("G", "T", 0) == 50
     list(table.remove_topic("U"))
     assert table.set_back_ms("G", "T", 0) == 0 and table.set_back_ms("G", "U", 0) == 50
+
+
+@given(st.lists(st.sampled_from(("pull", "lost answer", "commit", "switch")), max_size=module.MAX_TOLD_COUNT - 2))
+def test_no_lost_answer_and_no_switch_takes_an_order_along(steps: list[str]) -> None:
+    """A member at 9 pulls and commits where it is until it has heard that it must go on at 2."""
+    table, place = OffsetTable(SimDisk(SimPrng(1)), TableListener()), 9
+    table.new_epoch(1, 100)
+    table.commit("G", "T", 0, place)
+    table.reset("G", "T", 0, 2)
+    for epoch, step in enumerate((*steps, "pull", "commit"), 2):
+        match step:
+            case "pull":
+                place = table.reset_for("G", "T", 0, place) or place
+            case "lost answer":
+                table.reset_for("G", "T", 0, place)
+            case "commit":
+                table.commit("G", "T", 0, place)
+            case "switch":
+                changes = table.changes_since(NO_STAMP, 10)
+                table = OffsetTable(SimDisk(SimPrng(epoch)), TableListener())
+                table.merge(changes)
+                table.new_epoch(epoch, 100)
+        assert table.query("G", "T", 0) == 2
+    assert place == 2
