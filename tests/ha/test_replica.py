@@ -416,6 +416,23 @@ def test_an_unclean_master_does_not_resume_its_epoch() -> None:
     assert not node.log.unclean
 
 
+def test_an_unclean_election_of_before_is_no_leave_to_resume() -> None:
+    """Power goes once more in the epoch that an operator has begun: what tells of that election is old."""
+    group = started(1)
+    for _ in range(2):
+        group.kill(1)
+        group[1].log.unclean = True
+        node = group.restart(1)
+        group.run(1000)
+        assert group[1].replica.role is Role.STARTING
+        group.controller.elected_unclean = True
+        if node.log.highest_epoch == 1:
+            group.elect(1)
+            group.run(100)
+            assert group.master_is(1) and not node.log.unclean
+    assert node.log.unclean
+
+
 def test_a_master_that_goes_on_serves_when_all_it_had_is_committed_again() -> None:
     """Consumers may have seen it; the confirm offset on disk is an older one (consumers 1100012)."""
     group = started()

@@ -213,6 +213,14 @@ def test_messages_that_tell_of_a_vote_or_an_entry_wait_for_the_disk() -> None:
     assert (answer.early, len(answer.messages), answer.must_persist) == ((), 1, True)
 
 
+def test_a_follower_acknowledges_what_an_append_speaks_of_and_nothing_behind() -> None:
+    """What stands behind it may be an older leader's: the empty append that shows a loss says nothing of that."""
+    entries = tuple(Entry(RaftIndex(index), Term(1)) for index in (1, 2, 3))
+    one = node(StoredState(Term(1), "", None, entries))
+    one.step(0, AppendRequest("b", "a", Term(2), RaftIndex(1), Term(1), RaftIndex(0), ()))
+    assert [item.match_index for item in settle(one) if isinstance(item, AppendReply)] == [1]
+
+
 def test_timeout_may_be_called_at_any_time() -> None:
     one = node()
     for now_ms in range(0, 250, 50):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from rmqha.broker.replication.forward import HOLD_MS
 from rmqha.model.config.servers import BrokerConfig
@@ -62,6 +63,8 @@ CLEAN_INTERVAL_MS = 500
 DECIDER_COUNT = 2
 SLOW_SCRUB = 40_000
 """Bytes a second where records rot: most are to be met by whoever reads them."""
+TIMED_OUT = "heartbeat time-out"
+"""Why a controller calls a broker dead that is silent."""
 FIRST = "sim"
 """The group that is in every run."""
 
@@ -112,7 +115,7 @@ class BrokerGroup:
 
     def _begin_checks(self, learners: Sequence[BrokerProcess]) -> None:
         options, ground = self.options, self._ground
-        self.roles = Roles()
+        self.roles = Roles(self._controllers)
         self.visibility = Visibility(options.cp)
         self.copies = Copies(self.members, cp=options.cp, sync_flush=options.sync_flush)
         self.electable = Electable(self.name, self.members, cp=options.cp)
@@ -358,7 +361,7 @@ class BrokerGroup:
             self.roles.role_taken(broker, values["role"], values["epoch"])
             if values["role"] == Role.MASTER:
                 self.tables.elected(broker)
-                self.wholeness.elected(broker)
+                self.wholeness.elected(broker, values["epoch"])
                 self.take_overs.elected(broker, values["epoch"])
                 self.alone.elected(broker)
                 self.learners.elected(broker)
@@ -367,8 +370,20 @@ class BrokerGroup:
                 self.told(broker, values["epoch"])
         elif what == "cut":
             self.cut(broker)
+        elif what == "booted":
+            self.wholeness.booted(broker)
         elif what == "gave-up":
             self.wholeness.gave_up(broker)
+
+    def traced(self, name: str, fields: Mapping[str, Any]) -> None:
+        """An event of a controller, about this group."""
+        self.hand_overs.traced(name, fields)
+        if name == "master_elected":
+            self.causes.elected(fields["cause"], self.name, fields["epoch"])
+        elif name in ("master_dead", "broker_dead") and fields["why"] == TIMED_OUT:
+            for broker in self.brokers:
+                if broker.broker_id == fields["broker_id"]:
+                    self.causes.called_dead(broker, fields["node"])
 
     def _has_led(self, address: str) -> bool:
         return any(broker.config.address == address and self.roles.has_led(broker.host) for broker in self.brokers)

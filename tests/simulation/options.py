@@ -116,6 +116,8 @@ class Options:
     kill_name_server_per_mille: int = 0
     wipe_broker_per_mille: int = 0
     """A replica dies and comes back with an empty disk, while all others are in the set."""
+    restore_broker_per_mille: int = 0
+    """A copy of a slave's disk is kept; or a slave dies, and comes back with the copy of an older epoch."""
     more_groups: tuple[GroupSize, ...] = ()
     """Broker groups beside the first, under the same controllers and name servers."""
     snapshot_after_entries: int = 0
@@ -200,6 +202,10 @@ class Options:
     """Chance that a master dies as a slave has half a record at its log's end."""
     spare_controller_count: int = 0
     """Controllers that are no members of the group at first."""
+    deafen_per_mille: int = 0
+    """A controller no longer hears the leading one, and those that do die and are back at once, again and again."""
+    snapshot_chunk_bytes: int = 0
+    """Of a snapshot on its way from one controller to another; 0: as by default, which no snapshot of a run fills."""
     change_members_per_mille: int = 0
     """An operator adds a controller to the group, or removes one."""
     turns: bool = False

@@ -14,9 +14,9 @@ from rmqha.sim.scheduler import Scheduler
 from rmqha.sim.transport import Delays, Transport
 from tests.simulation.broker_group import CLEAN_INTERVAL_MS, FIRST, BrokerGroup
 from tests.simulation.checkers.clients.crosstalk import Crosstalk
-from tests.simulation.checkers.controllers import sessions
 from tests.simulation.checkers.controllers.leaders import Leaders
 from tests.simulation.checkers.controllers.members import Members
+from tests.simulation.checkers.controllers.sessions import Sessions
 from tests.simulation.checkers.controllers.states import States
 from tests.simulation.checkers.logs import agreement, growth
 from tests.simulation.checkers.logs.cuts import Cuts
@@ -88,6 +88,7 @@ class World:
         self.leaders = Leaders(self.controllers, leases=not self.options.suspend_per_mille)
         self.states = States()
         self.members = Members()
+        self.sessions = Sessions()
         self.reports = Reports(self.scheduler)
         self.cuts = Cuts()
         for broker in self.brokers:
@@ -172,17 +173,18 @@ class World:
             self.crash_probes.traced(name, fields)
         if self.crosstalk is not None:
             self.crosstalk.traced(name, fields)
-        if name == "master_elected":
+        if "group" in fields:
             for group in self.groups:
                 if group.name == fields["group"]:
-                    group.causes.elected(fields["cause"], group.name, fields["epoch"])
+                    group.traced(name, fields)
 
     def _disturbed(self, hosts: Sequence[str]) -> None:
         """What touches a replica concerns its group; what touches controllers and name servers alone, every group."""
         hosts_of_brokers = [broker.host for broker in self.brokers]
         for group in self.groups:
-            if any(host in group.hosts for host in hosts) or all(host not in hosts_of_brokers for host in hosts):
-                group.causes.disturbed()
+            touches_brokers = any(host in group.hosts for host in hosts)
+            if touches_brokers or all(host not in hosts_of_brokers for host in hosts):
+                group.causes.disturbed(touches_brokers=touches_brokers)
 
     def _peers(self, own: int) -> str:
         """The group as it is formed, and a controller of its own that is to be added later."""
@@ -201,6 +203,7 @@ class World:
         made = ControllerProcess(host, config, self.scheduler, self.transport, ground.clock(host), prng, self.tracer)
         made.echo_per_mille = self.options.echo_per_mille
         made.most_entries = self.options.append_entries
+        made.chunk_bytes = self.options.snapshot_chunk_bytes
         if self.options.mixed_releases:
             made.dialect = drawn(prng.child("version"), OF_CONTROLLERS)
         made.stepped = self._controller_stepped
@@ -220,7 +223,7 @@ class World:
         self.leaders.stepped(controller)
         self.states.stepped(controller)
         self.members.stepped(controller)
-        sessions.stepped(controller)
+        self.sessions.stepped(controller)
         if self.crash_probes is not None:
             self.crash_probes.controller_stepped(controller)
         for group in self.groups:

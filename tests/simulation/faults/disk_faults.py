@@ -1,5 +1,5 @@
 """Faults of disks and machines: stops between two changes of a disk, syncs that forget or lie, sectors that rot or
-cannot be read, bits that flip on the way, clocks that stand still or jump.
+cannot be read, bits that flip on the way, clocks that stand still or jump, disks of before.
 
 What rots or is lost by a lie is one replica's of each group, and one controller's of three: a majority keeps sound
 copies."""
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from controller.state.replicas_info import BrokerGroup as KnownGroup
+from rmqha.ha.controller_client import LinkState
 from rmqha.model.offset import PhyOffset
-from rmqha.sim.disk import SECTOR_BYTES
+from rmqha.sim.disk import SECTOR_BYTES, SimDisk
 from rmqha.sim.prng import SimPrng
 from tests.simulation.faults.strikes import Strikes
 from tests.simulation.processes.broker_process import BrokerProcess
@@ -20,6 +22,7 @@ MOST_CHANGES = 40
 """A handler seldom makes more changes of its disk."""
 UNTOUCHED_BYTES = 4096
 """Of the log's end: what is written now may be torn, and is told from rot by other rules."""
+LOOK_MS = 50
 LARGE = ("commitlog/", "consumequeue/", "batchconsumequeue/", "index/")
 
 
@@ -30,6 +33,8 @@ class DiskFaults:
         """By group: the host whose disk may rot in this run."""
         self._ended: dict[str, int] = {}
         """By host: how often its bad disk has ended it."""
+        self._copies: dict[str, tuple[int, SimDisk]] = {}
+        """By host: a copy of its disk, and the highest epoch that it has accepted."""
         options = strikes.options
         self.kinds: Sequence[tuple[str, int, Callable[[SimPrng], None]]] = (
             ("stop", options.stop_per_mille, self._stop),
@@ -41,6 +46,7 @@ class DiskFaults:
             ("rot-log", options.rot_log_per_mille, self._rot_log),
             ("misdirect", options.misdirect_per_mille, self._misdirect),
             ("rot-file", options.rot_file_per_mille, self._rot_file),
+            ("restore", options.restore_broker_per_mille, self._restore),
         )
         """Name, chance per tick, and what happens."""
 
@@ -106,6 +112,45 @@ class DiskFaults:
         self._strikes.tell("flip", broker.host)
         for other in self._strikes.group_with(broker).brokers:
             other.flip_next = broker.host, draws
+
+    # --- disks of before --------------------------------------------------------------------------------------------
+    def _restore(self, draws: SimPrng) -> None:
+        """A slave's disk is copied, as by a snapshot of its virtual machine; or the slave dies, and gets the copy of an
+        older epoch, while it is in the set and the others hold all."""
+        strikes = self._strikes
+        group = strikes.group_of(draws)
+        broker = group.members[draws.below(len(group.members))]
+        if not broker.alive or broker.store.unclean or broker.replica.is_master:
+            return
+        epoch, disk = self._copies.get(broker.host, (-1, None))
+        known = self._applied(group.name)
+        if disk is None or known is None or broker.broker_id not in known.sync_state_set:
+            self._copies[broker.host] = int(broker.store.highest_epoch), broker.disk.copy(draws)
+            return
+        if epoch < known.master_epoch == known.altered_epoch and group.do_without(broker):
+            strikes.tell("restore", broker.host)
+            strikes.wiped(broker)
+            disk.crash(power_loss=False)
+            broker.restore_disk(disk)
+            del self._copies[broker.host]
+            strikes.restart_later(broker, draws)
+            self._until_known(broker, group.name)
+
+    def _applied(self, name: str) -> KnownGroup | None:
+        """The group as some controller has applied it last."""
+        newest = max(self._strikes.controllers, key=lambda item: (item.wipe_count, item.applied_index))
+        return newest.machine.info.groups.get(name)
+
+    def _until_known(self, broker: BrokerProcess, name: str) -> None:
+        """Judge the replica as others once the controllers have heard it, and were sure of whom the set has: who was
+        elected meanwhile has asked nobody yet."""
+        known = self._applied(name)
+        heard = broker.alive and broker.replica._link.state is LinkState.REGISTERED
+        sure = known is None or known.altered_epoch == known.master_epoch or broker.broker_id not in known.electable_ids
+        if heard and sure:
+            broker.is_restored = False
+        else:
+            self._strikes.scheduler.after(LOOK_MS, lambda: self._until_known(broker, name))
 
     # --- one disk of each group -------------------------------------------------------------------------------------
     def _rotting(self, draws: SimPrng) -> BrokerProcess | None:

@@ -1,5 +1,6 @@
 """Operators change the controllers' own group in the midst of the faults: members come and go, the leader too, disks of
-those that are no members are replaced, leaderships are handed on, snapshots are asked for."""
+those that are no members are replaced, leaderships are handed on, snapshots are asked for. And links between two of
+them are cut, so that a third one decides who leads, by what it has promised."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ from tests.simulation.faults.strikes import Strikes
 from tests.simulation.processes.controller_process import ControllerProcess
 
 SOON_MS = 20
+PATIENCE_MS = 300
+"""Who has not heard its leader for so long asks for votes."""
 
 
 def leader_of(controllers: Sequence[ControllerProcess]) -> ControllerProcess | None:
@@ -47,6 +50,7 @@ class QuorumFaults:
             ("member", strikes.options.change_members_per_mille, self._change),
             ("members", strikes.options.change_members_per_mille // 2, self._change_in_turn),
             ("transfer", strikes.options.change_members_per_mille // 3, self._transfer),
+            ("deafen", strikes.options.deafen_per_mille, self._deafen),
         )
         """Name, chance per tick, and what happens."""
 
@@ -107,6 +111,37 @@ class QuorumFaults:
             strikes.disturbed((leader.host,))
 
         strikes.scheduler.after(draws.between(300, 3000), end)
+
+    def _deafen(self, draws: SimPrng) -> None:
+        """One controller and the leader hear each other no more. Those that hear both stand by the leader; they die and
+        are back at once, while its lease may still hold and the other asks for their votes."""
+        strikes, leader = self._strikes, leader_of(self._strikes.controllers)
+        others = [item for item in strikes.controllers if item is not leader]
+        if leader is None or leader.is_paused or len(others) < 2:
+            return
+        deaf = others.pop(draws.below(len(others)))
+        strikes.tell("deafen", deaf.host, leader.host, deaf.host)
+        links = (leader.host, deaf.host), (deaf.host, leader.host)
+        for link in links:
+            strikes.transport.block(*link)
+
+        def blink() -> None:
+            for process in others:
+                if process.alive and not process.is_paused and not strikes.over:
+                    strikes.tell("blink", process.host)
+                    process.kill(power_loss=False)
+                    strikes.restart_later(process, draws, 1, SOON_MS)
+
+        def end() -> None:
+            for link in links:
+                strikes.transport.unblock(*link)
+            strikes.disturbed((deaf.host,))
+
+        after_ms = 0
+        for _ in range(draws.between(2, 5)):
+            after_ms += draws.between(PATIENCE_MS, 3 * PATIENCE_MS)
+            strikes.scheduler.after(after_ms, blink)
+        strikes.scheduler.after(after_ms + PATIENCE_MS, end)
 
     def _transfer(self, draws: SimPrng) -> None:
         if draws.chance(1, 2):

@@ -70,7 +70,12 @@ from tests.simulation.planted.outsider_mutations import OUTSIDER_MUTATIONS, OUTS
 from tests.simulation.planted.rot_mutations import ROT_MUTATIONS
 from tests.simulation.planted.rule_mutations import RULE_MUTATIONS, RULE_UNSEEN
 from tests.simulation.planted.shell_mutations import SHELL_MUTATIONS, SHELL_UNSEEN
-from tests.simulation.planted.state_mutations import GROWTH_MUTATIONS, STATE_MUTATIONS
+from tests.simulation.planted.state_mutations import (
+    GROWTH_MUTATIONS,
+    PROMISE_MUTATIONS,
+    STATE_MUTATIONS,
+    STATE_UNSEEN,
+)
 from tests.simulation.planted.stop_mutations import DISK_MUTATIONS, STOP_MUTATIONS
 from tests.simulation.planted.version_mutations import VERSION_MUTATIONS
 from tests.simulation.run import Run
@@ -615,6 +620,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     **GROWTH_MUTATIONS,
     **OUTSIDER_MUTATIONS,
     **STATE_MUTATIONS,
+    **PROMISE_MUTATIONS,
     "one vote elects a leader (Raft)": lambda: patch.object(Configuration, "won", _leads_alone),
     "votes are forgotten (Raft)": lambda: patch.object(Core, "set_hard_state", _one_vote_is_forgotten),
     "one copy commits (Raft)": lambda: patch.object(
@@ -627,6 +633,7 @@ UNSEEN: dict[str, Callable[[], Any]] = {
     **RULE_UNSEEN,
     **OUTSIDER_UNSEEN,
     **SHELL_UNSEEN,
+    **STATE_UNSEEN,
     "marks do not say where to begin": lambda: patch.object(
         transaction_service, "parse_waiting_from", lambda record: None
     ),

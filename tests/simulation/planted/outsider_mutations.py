@@ -12,7 +12,9 @@ from unittest.mock import patch
 
 from controller.decisions.elect_master import ElectedMaster, choose
 from controller.elections import election
+from controller.elections.election import Elections, PendingHandOver
 from controller.elections.heartbeat import BrokerLiveInfo, HeartbeatTable
+from controller.elections.leadership import Leadership
 from controller.state import image, replicas_info
 from controller.state.event import MasterElected
 from controller.state.replicas_info import BrokerGroup
@@ -31,8 +33,12 @@ from rmqha.ha.group_info import GroupInfo
 from rmqha.ha.hand_over import HandOver
 from rmqha.ha.replica import Replica
 from rmqha.ha.stream.client import HaClient
+from rmqha.ha.stream.connection import ConnectionState, HaConnection
 from rmqha.ha.sync_state import Members, SyncStateSet
+from rmqha.ha.sync_state_set_manager import SyncStateSetManager
 from rmqha.model.code import ResponseCode
+from rmqha.model.epoch import EpochHistory
+from rmqha.model.identity import Identity
 from rmqha.model.message import TIMER_TOPIC
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.raft import follower
@@ -40,12 +46,15 @@ from rmqha.raft import leader as raft_leader
 from rmqha.raft import node as raft_node
 from rmqha.raft.core import Core
 from rmqha.raft.log import RaftLog
+from rmqha.raft.node import RaftNode
 from rmqha.store.meta.boot_file import BootFile
 from rmqha.store.meta.checkpoint import ProgressFile
 from rmqha.store.meta.epoch_file import EpochFile
+from rmqha.store.meta.identity_file import IdentityFile
 from rmqha.store.store import Store
+from rmqha.store.trimmer import Trimmer
 from rmqha.wire.command import Command
-from rmqha.wire.raft_message import AppendReply
+from rmqha.wire.raft_message import AnyMessage, AppendReply, VoteRequest
 from tests.simulation.processes import broker_process
 
 # --- the set and acknowledgements -------------------------------------------------------------------------------------
@@ -327,6 +336,68 @@ async def _saves_no_tables(self: MetadataFollower) -> None:
     """They are saved from time to time."""
 
 
+# --- of 2026-11-30: ends, answers before a write, what is gone and still counts ---------------------------------------
+def _entry_at_the_cut_stays(self: EpochFile, end_offset: PhyOffset) -> int:
+    return self._shorten(self.history.truncated(PhyOffset(end_offset + 1)))
+
+
+def _id_in_memory(self: IdentityFile, identity: Identity) -> None:
+    self.drop_pending()
+
+
+def _first_file_alone(self: EpochHistory, start_offset: PhyOffset) -> EpochHistory:
+    return EpochHistory(entry for entry in self if entry.start_offset >= start_offset)
+
+
+def _acks_of_all(self: SyncStateSetManager, connections: Iterable[HaConnection]) -> list[PhyOffset | None]:
+    acks = dict.fromkeys(self.state.union)
+    acks.pop(self._own_id, None)
+    for item in connections:
+        if item.slave_id is not None and item.state is ConnectionState.TRANSFER and not item.async_learner:
+            acks[item.slave_id] = item.acked_offset
+    return list(acks.values())
+
+
+def _any_unclean_election(self: Replica, info: GroupInfo) -> bool:
+    if info.elected_unclean:
+        self._log.mark_clean()
+    return info.elected_unclean
+
+
+_TAKES_APPEND = follower.on_append
+
+
+def _acks_what_stands_behind(core: Core, now_ms: int, request: Any) -> None:
+    before = len(core.outbox)
+    _TAKES_APPEND(core, now_ms, request)
+    core.outbox[before:] = [
+        replace(item, match_index=core.log.last_index) if isinstance(item, AppendReply) else item
+        for item in core.outbox[before:]
+    ]
+
+
+_ADOPT = RaftNode._adopt_term
+
+
+def _votes_for_whoever_asks(self: RaftNode, now_ms: int, message: AnyMessage) -> bool:
+    return _ADOPT(self, now_ms, replace(message, forced=True) if isinstance(message, VoteRequest) else message)
+
+
+_CLOSED = Leadership.session_closed
+
+
+def _who_waits_stays(self: Leadership, now_ms: int, session_id: int) -> None:
+    self._waited_in.pop(session_id, None)
+    _CLOSED(self, now_ms, session_id)
+
+
+_HANDED = Elections._handed_over
+
+
+def _any_answer_is_yes(self: Elections, now_ms: int, hand_over: PendingHandOver, reply: Command | None) -> None:
+    _HANDED(self, now_ms, hand_over, Command(ResponseCode.SUCCESS))
+
+
 OUTSIDER_MUTATIONS: dict[str, Callable[[], Any]] = {
     "a follower answers before its disk has it (Raft)": lambda: patch.object(
         raft_node, "_EARLY", (*raft_node._EARLY, AppendReply)
@@ -413,6 +484,9 @@ OUTSIDER_MUTATIONS: dict[str, Callable[[], Any]] = {
     "the end of an older connection ends the newer one (ruling 17)": lambda: patch.object(
         HeartbeatTable, "_unbind", _old_sessions_count
     ),
+    "an epoch that begins at the cut stays": lambda: patch.object(EpochFile, "truncate", _entry_at_the_cut_stays),
+    "a broker's id stays in memory": lambda: patch.object(IdentityFile, "confirm", _id_in_memory),
+    "an epoch goes with its first file": lambda: patch.object(EpochHistory, "trimmed", _first_file_alone),
 }
 
 OUTSIDER_UNSEEN: dict[str, Callable[[], Any]] = {
@@ -426,6 +500,27 @@ OUTSIDER_UNSEEN: dict[str, Callable[[], Any]] = {
         sync_state_set_manager,
         "_CERTAIN_REFUSALS",
         (*sync_state_set_manager._CERTAIN_REFUSALS, ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH),
+    ),
+    "acks of who has left the set count": lambda: patch.object(SyncStateSetManager, "member_acks", _acks_of_all),
+    "an unclean election of before counts again (ruling 3)": lambda: patch.object(
+        Replica, "_unclean_election", _any_unclean_election
+    ),
+    "a follower acknowledges what stands behind an append (Raft)": lambda: patch.object(
+        follower, "on_append", _acks_what_stands_behind
+    ),
+    "a vote leaves whoever leads (Raft)": lambda: patch.object(RaftNode, "_adopt_term", _votes_for_whoever_asks),
+    "the age of a log file is that of what was cut": lambda: patch.object(
+        Trimmer, "cut", lambda self, end_offset: None
+    ),
+    "who waits at a controller is registered when it is gone": lambda: patch.object(
+        Leadership, "session_closed", _who_waits_stays
+    ),
+    "a refused hand-over elects all the same": lambda: patch.object(Elections, "_handed_over", _any_answer_is_yes),
+    "a new master keeps offsets behind its queues": lambda: patch.object(
+        OffsetTable, "clamp", lambda self, end_of, stamped=False: 0
+    ),
+    "a pause of a controller is the brokers' silence": lambda: patch.object(
+        HeartbeatTable, "forgive_pause", lambda self, now_ms: 0
     ),
 }
 """Found by no run so far: docs/internals/simulation.md says in how many, and which test finds each."""

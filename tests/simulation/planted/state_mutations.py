@@ -1,6 +1,7 @@
 """Planted bugs whose state is wrong long before anything comes of it, and mostly nothing does: the members that a
 controller goes by, an epoch under which bytes are sent, what a table counts on. So where what nobody needs is
-kept, in memory and on the disk, or a group stands still for seconds that no fault explains."""
+kept, in memory and on the disk, or a group stands still for seconds that no fault explains. And promises that nobody
+misses until two more things go wrong: to a leader, to an operator, to those who ask where a broker is."""
 
 from __future__ import annotations
 
@@ -9,7 +10,12 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from controller.elections.heartbeat import BrokerLiveInfo, HeartbeatTable
+from controller.decisions import membership
+from controller.elections import leadership
+from controller.elections.heartbeat import BrokerHeartbeat, BrokerKey, BrokerLiveInfo, HeartbeatTable
+from controller.state.event import GroupSized
+from controller.state.replicas_info import BrokerGroup
+from nameserver.route_info import RouteTable
 from rmqha.broker.replication.replica_driver import ReplicaDriver
 from rmqha.broker.requests.pull import PullProcessor
 from rmqha.model.epoch import EpochEntry, EpochHistory
@@ -19,9 +25,12 @@ from rmqha.raft import reconfiguration
 from rmqha.raft.core import Core, Leader
 from rmqha.raft.membership import Membership
 from rmqha.raft.quorum import Configuration
+from rmqha.raft.snapshot import SnapshotAssembly
 from rmqha.store.integrity import incoming
 from rmqha.store.integrity.incoming import IncomingRecords
 from rmqha.store.integrity.repair import RecordRepair, entry_of
+from rmqha.store.queue import queue_check
+from rmqha.store.queue.queue_check import SAMPLE_UNITS, UNIT_BYTES
 from rmqha.store.trimmer import Trimmer
 from rmqha.wire.raft_message import AnyMessage, Heartbeat
 
@@ -95,6 +104,52 @@ STATE_MUTATIONS: dict[str, Callable[[], Any]] = {
     "a copy of another epoch is written over rot (ruling 30)": lambda: patch.object(
         RecordRepair, "refusal", _any_epoch
     ),
+}
+
+_CORE = Core.__init__
+
+
+def _nothing_is_promised(self: Core, *args: Any) -> None:
+    _CORE(self, *args)
+    self.promised_until_ms = args[-1]
+
+
+_BEAT = HeartbeatTable.beat
+
+
+def _beats_bind(self: HeartbeatTable, now_ms: int, key: BrokerKey, session_id: int, beat: BrokerHeartbeat) -> bool:
+    turned = _BEAT(self, now_ms, key, session_id, beat)
+    self._bind(self._brokers[key], session_id)
+    return turned
+
+
+def _none_across(count: int) -> list[int]:
+    last = (count - 1) * UNIT_BYTES
+    return sorted({*range(0, last, SAMPLE_UNITS * UNIT_BYTES), last}) if count else []
+
+
+def _ends_at_once(group: BrokerGroup, master_goes_by: int | None) -> GroupSized | None:
+    return GroupSized(group.broker_name, group.next_total_replicas) if group.next_total_replicas else None
+
+
+PROMISE_MUTATIONS: dict[str, Callable[[], Any]] = {
+    "pieces of any snapshot make one (Raft)": lambda: patch.object(SnapshotAssembly, "fits", lambda self, chunk: True),
+    "a start forgets what was promised to a leader (Raft)": lambda: patch.object(
+        Core, "__init__", _nothing_is_promised
+    ),
+    "an older disk stays in the set (ruling 3)": lambda: patch.object(
+        membership, "has_forgotten", lambda group, request: False
+    ),
+    "a drain leaves fewer than a send needs": lambda: patch.object(membership, "members_needed", lambda group: 0),
+    "an older connection's heartbeat binds (ruling 17)": lambda: patch.object(HeartbeatTable, "beat", _beats_bind),
+    "a name server keeps whose connection has ended": lambda: patch.object(
+        RouteTable, "session_closed", lambda self, session_id: None
+    ),
+    "a change of totalReplicas ends at once (ruling 15)": lambda: patch.object(leadership, "finished", _ends_at_once),
+}
+
+STATE_UNSEEN: dict[str, Callable[[], Any]] = {
+    "queue entries in two sectors are not looked at": lambda: patch.object(queue_check, "_sampled", _none_across),
 }
 
 _TIMEOUT = PullProcessor.timeout

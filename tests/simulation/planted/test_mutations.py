@@ -204,7 +204,7 @@ FOUND_BY = {
     "changes are answered by the confirmed set alone (ruling 16)": "sets:5",
     "an election keeps the set's epoch": "snapshots:1",
     "a snapshot forgets who is eligible (ruling 9)": "snapshots:2",
-    "a snapshot forgets a change of totalReplicas": "snapshots:1",
+    "a snapshot forgets a change of totalReplicas": "snapshots:2",
     "a snapshot forgets who is drained": "snapshots:1",
     "a lease outlasts the others' patience (Raft)": "controllers:3",
     "a start finds nothing unclean but a loss of power (ruling 29)": "moments:1",
@@ -289,6 +289,16 @@ FOUND_BY = {
     "a record that comes in two pieces is not checked (ruling 30)": "noise:5",
     "a copy of another epoch is written over rot (ruling 30)": "misdirected:6",
     "heartbeats commit what a follower may lack (Raft)": "quorum:5",
+    "pieces of any snapshot make one (Raft)": "snapshots:3",
+    "a start forgets what was promised to a leader (Raft)": "voters:1",
+    "an older disk stays in the set (ruling 3)": "backups:8",
+    "a drain leaves fewer than a send needs": "drains:1",
+    "an older connection's heartbeat binds (ruling 17)": "late:1",
+    "a name server keeps whose connection has ended": "routes:1",
+    "a change of totalReplicas ends at once (ruling 15)": "operators:2",
+    "an epoch that begins at the cut stays": "forks:2",
+    "a broker's id stays in memory": "rough:1",
+    "an epoch goes with its first file": "short:1",
 }
 """Name of the bug to the first run that finds it, as seeds.txt names runs."""
 DIRECTED = {
@@ -310,6 +320,25 @@ DIRECTED = {
     "::test_they_come_in_the_order_of_their_slots_and_offsets",
     "marks do not say where to begin": "tests/broker/services/test_transaction_switch.py"
     "::test_offsets_that_a_lost_part_of_the_log_has_left_hide_nothing_that_waits",
+    "queue entries in two sectors are not looked at": "tests/store/queue/test_queue_check.py"
+    "::test_the_lost_beginning_of_a_unit_ends_what_is_whole",
+    "acks of who has left the set count": "tests/ha/sets/test_ack_rules.py"
+    "::test_in_sync_replicas_has_no_effect_under_all_ack",
+    "an unclean election of before counts again (ruling 3)": "tests/ha/test_replica.py"
+    "::test_an_unclean_election_of_before_is_no_leave_to_resume",
+    "a follower acknowledges what stands behind an append (Raft)": "tests/raft/test_node.py"
+    "::test_a_follower_acknowledges_what_an_append_speaks_of_and_nothing_behind",
+    "a vote leaves whoever leads (Raft)": "tests/raft/test_golden.py::test_script",
+    "the age of a log file is that of what was cut": "tests/store/test_trim.py"
+    "::test_a_cut_file_is_as_old_as_what_it_gets_then",
+    "who waits at a controller is registered when it is gone": "tests/controller/elections/test_failover.py"
+    "::test_a_registration_that_waited_is_void_when_its_session_has_ended",
+    "a refused hand-over elects all the same": "tests/controller/elections/test_hand_over.py"
+    "::test_a_hand_over_that_fails_changes_nothing_and_tells_why",
+    "a new master keeps offsets behind its queues": "tests/broker/tables/test_tables.py"
+    "::test_consumer_offsets_follow_a_cut_of_the_log",
+    "a pause of a controller is the brokers' silence": "tests/controller/elections/test_failover.py"
+    "::test_a_pause_of_the_controller_itself_evicts_nobody",
 }
 """Name of a bug that no run finds to the test that does."""
 _PLANT_AND_TEST = """

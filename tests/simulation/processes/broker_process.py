@@ -188,6 +188,7 @@ class BrokerProcess(DiskProcess):
             self._tracer.event("store_refused", reason=str(error))
             return
         self._tracer.event("booted", unclean=self.store.unclean, end=self.store.max_phy_offset)
+        self._observe(self, "booted", {})
         identity = BrokerIdentity(IdentityFile(self.disk), config.broker_cluster_name, config.broker_name)
         # where sends are passed on, the address in a message's id says who has stored it
         place = STORES_AT + int(self.host[1:]) if self.forwards else 1
@@ -311,11 +312,15 @@ class BrokerProcess(DiskProcess):
 
     def replace_disk(self) -> None:
         """Die, and have an empty disk: the next life is another replica."""
-        self.kill(power_loss=False)
-        self.lost_power = False
-        self.disk = self._new_disk(self._prng.child(f"disk-{self.life}"))
+        self.restore_disk(self._new_disk(self._prng.child(f"disk-{self.life}")))
+        self.lost_power = self.is_restored = self.has_bad_disk = False
         self.disk_count += 1
-        self.has_bad_disk = False
+
+    def restore_disk(self, disk: SimDisk) -> None:
+        """Die, and have a disk of before: others take it for the replica that it was."""
+        self.kill(power_loss=False)
+        self.lost_power = self.is_restored = True
+        self.disk = disk
         self.rotten.clear()
         self.struck.clear()
 
@@ -418,7 +423,7 @@ class BrokerProcess(DiskProcess):
 
     def stepped(self) -> None:
         """Every entry into the broker ends here."""
-        if self.lost_power and self.alive and not self.store.unclean:
+        if self.lost_power and self.alive and not self.store.unclean and not self.is_restored:
             self.lost_power = False
         if self.alive and self.driver.is_log_free:
             for check in self.static_checks if self.is_static else self.checks:

@@ -62,6 +62,10 @@ class ControllerProcess(DiskProcess):
         self.stepped: Callable[[ControllerProcess], None] = lambda process: None
         self.most_entries = 0
         """Of one append; 0: as by default."""
+        self.chunk_bytes = 0
+        """Of a snapshot on its way; 0: as by default."""
+        self.registrations: dict[tuple[str, str, int], int] = {}
+        """The place in which the last registration of a broker came by a connection: by group, id and connection."""
 
     def boot(self) -> None:
         """Read the log and join. A log that cannot be read leaves the process dead."""
@@ -84,7 +88,11 @@ class ControllerProcess(DiskProcess):
             self._log.identity,
             Configuration.static(config.peers),
             stored,
-            replace(usual, max_append_entries=self.most_entries or usual.max_append_entries),
+            replace(
+                usual,
+                max_append_entries=self.most_entries or usual.max_append_entries,
+                snapshot_chunk_bytes=self.chunk_bytes or usual.snapshot_chunk_bytes,
+            ),
             raft_prng,
             self._tracer,
             self.clock.now_ms(),
@@ -169,6 +177,9 @@ class ControllerProcess(DiskProcess):
         self._pump()
 
     def _handle(self, conn: Connection, command: Command) -> None:
+        if command.code == RequestCode.CONTROLLER_REGISTER_BROKER:
+            place = command.ext["brokerName"], command.ext["brokerId"], conn.number
+            self.registrations[place] = max(self.registrations.values(), default=0) + 1
         self.machine.request(self.clock.now_ms(), conn.number, (conn, command), command)
         self._pump()
 

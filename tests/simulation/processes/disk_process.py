@@ -12,6 +12,8 @@ class DiskProcess(Process):
     disk: SimDisk
     has_bad_disk = False
     """It may end with an error of its disk, or find one that keeps it from starting."""
+    is_restored = False
+    """Its disk is one of before, and the controllers need not know that yet."""
     _on_stop: Callable[[], None] | None = None
 
     def stop_within(self, change_count: int, strike: Callable[[], None]) -> None:

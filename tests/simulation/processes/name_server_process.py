@@ -31,6 +31,8 @@ class NameServerProcess(Process):
         self.server: NameServer
         self._rpc: Rpc
         self.stepped: Callable[[NameServerProcess], None] = lambda process: None
+        self.ended = set[int]()
+        """Numbers of the connections of this life that have ended."""
 
     @property
     def address(self) -> str:
@@ -38,6 +40,7 @@ class NameServerProcess(Process):
 
     def boot(self) -> None:
         self.begin_life()
+        self.ended = set()
         tracer = HostTracer(clock=self.clock, write=lambda line: self._tracer.event("name_server", line=line))
         self.server = NameServer(NamesrvConfig(), tracer, self.clock, KvConfig())
         self._rpc = Rpc(self, self._handle, self._session_closed)
@@ -56,6 +59,7 @@ class NameServerProcess(Process):
         self.stepped(self)
 
     def _session_closed(self, conn: Connection) -> None:
+        self.ended.add(conn.number)
         self.server.routes.session_closed(conn.number)
         self.stepped(self)
 

@@ -11,8 +11,9 @@ from tests.simulation.world import World
 
 
 def is_in_the_model(options: Options) -> bool:
-    """A controller that loses its disk and forgets all is not."""
-    return not options.wipe_controller_per_mille and not options.wipe_elected_per_mille
+    """A controller that loses its disk and forgets all is not, nor a replica with a disk of before."""
+    forgets = options.wipe_controller_per_mille or options.wipe_elected_per_mille
+    return not forgets and not options.restore_broker_per_mille
 
 
 def specify(world: World) -> list[Specified]:

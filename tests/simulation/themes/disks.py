@@ -149,6 +149,27 @@ def _one_bad(options: Options) -> Options:
     )
 
 
+def backups(options: Options) -> Options:
+    """Slaves are given a disk of before, of an older epoch, while masters die and are changed; AP and CP."""
+    return replace(
+        rough(options),
+        broker_count=5 if options.broker_count == 5 else 3,
+        cp=options.cp,
+        client_count=2,
+        send_interval_ms=10,
+        restore_broker_per_mille=800,
+        pause_controller_per_mille=60,
+        kill_broker_per_mille=60,
+        kill_elected_per_mille=60,
+        pause_broker_per_mille=20,
+        cut_per_mille=30,
+        one_way_per_mille=20,
+        slow_per_mille=40,
+        switch_per_mille=200,
+        restart_after_ms=600,
+    )
+
+
 OFTEN = ("stops", "moments", "splits", "moments", "splits")
 """Themes that runs without a theme take oftener than others."""
 
@@ -162,5 +183,6 @@ DISK_THEMES: dict[str, Callable[[Options], Options]] = {
     "rotten-logs": rotten_logs,
     "misdirected": misdirected,
     "rotten-files": rotten_files,
+    "backups": backups,
     "noise": noise,
 }

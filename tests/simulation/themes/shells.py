@@ -197,8 +197,9 @@ def sets(options: Options) -> Options:
 
 
 def snapshots(options: Options) -> Options:
-    """Controllers write snapshots all the time, die often and start from them, or read their leader's; operators change
-    masters and totalReplicas, and drain replicas, and new masters die before they have done anything."""
+    """Controllers write snapshots all the time, die often and start from them, or read their leader's, in many pieces
+    and while newer ones are made; operators change masters and totalReplicas, and drain replicas, and new masters die
+    before they have done anything."""
     return replace(
         rough(options),
         broker_count=5 if options.broker_count == 5 else 3,
@@ -215,6 +216,7 @@ def snapshots(options: Options) -> Options:
         resize_per_mille=100,
         drain_per_mille=150,
         snapshot_after_entries=3,
+        snapshot_chunk_bytes={1: 60, 2: 150}.get(options.broker_count, 400),
         restart_after_ms=600,
     )
 
@@ -266,6 +268,27 @@ def fives(options: Options) -> Options:
     )
 
 
+def voters(options: Options) -> Options:
+    """One of three controllers and the leader hear each other no more, again and again, while the third one dies and is
+    back at once: what it has promised decides who leads. Little else happens, so that the logs of all are as long."""
+    return replace(
+        rough(options),
+        cp=options.cp,
+        controller_count=3,
+        client_count=1,
+        send_interval_ms=40,
+        deafen_per_mille=300,
+        kill_broker_per_mille=20,
+        pause_broker_per_mille=0,
+        cut_per_mille=0,
+        one_way_per_mille=0,
+        slow_per_mille=30,
+        kill_controller_per_mille=20,
+        switch_per_mille=20,
+        restart_after_ms=600,
+    )
+
+
 SHELL_THEMES: dict[str, Callable[[Options], Options]] = {
     "forwards": forwards,
     "quorum": quorum,
@@ -278,4 +301,5 @@ SHELL_THEMES: dict[str, Callable[[Options], Options]] = {
     "snapshots": snapshots,
     "lost-elections": lost_elections,
     "fives": fives,
+    "voters": voters,
 }

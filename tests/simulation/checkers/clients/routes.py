@@ -1,5 +1,6 @@
 """Ruling 14: while a name server lists a master, none of an older epoch takes its place, however late or often it
-registers. At the end every name server lists every replica, under its id."""
+registers. Who only registers, and sends no heartbeats, is listed as long as the connection of that lives. At the end
+every name server lists every replica, under its id."""
 
 from __future__ import annotations
 
@@ -23,6 +24,11 @@ class Routes:
 
     def stepped(self, process: NameServerProcess) -> None:
         group = process.server.routes._groups.get(self._name)
+        for listed, live in group.live.items() if group is not None else ():
+            if not live.lite and live.session_id in process.ended:
+                raise InvariantError(
+                    f"{process.host} lists {listed}, which sends no heartbeats, and whose connection has ended"
+                )
         address = group.master if group is not None else None
         if group is None or address is None:
             self._held.pop(process.host, None)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from zlib import crc32
 
 from controller.state.image import encode_image
+from controller.state.replicas_info import BrokerGroup
 from tests.simulation.history import InvariantError
 from tests.simulation.processes.controller_process import ControllerProcess
 
@@ -19,6 +20,8 @@ class States:
         """By host: its life, disks lost and the index that was looked at last."""
         self._sets: dict[tuple[str, int, str], tuple[int, int, tuple[int, ...]]] = {}
         """By host, life and group: the master epoch, the set's epoch and its members."""
+        self._drained: dict[tuple[str, int, str], tuple[int, ...]] = {}
+        """By host, life and group: replicas that an operator keeps out of the set."""
         self.judged_count = 0
         """States that a second controller, or a second life, has had."""
 
@@ -26,10 +29,10 @@ class States:
         """A step of a controller."""
         index = controller.applied_index
         seen = controller.life, controller.wipe_count, index
-        if self._seen.get(controller.host) == seen:
+        if (before := self._seen.get(controller.host)) == seen:
             return
         self._seen[controller.host] = seen
-        self._verify_sets(controller)
+        self._verify_sets(controller, by_one=before == (*seen[:2], index - 1))
         info = controller.machine.info
         found = crc32(encode_image(info))
         known, first = self._known.setdefault((controller.wipe_count, index), (found, controller.host))
@@ -40,12 +43,16 @@ class States:
                 f" {list(info.groups.values())}"
             )
 
-    def _verify_sets(self, controller: ControllerProcess) -> None:
+    def _verify_sets(self, controller: ControllerProcess, *, by_one: bool) -> None:
+        """`by_one`: one entry was applied since the last look."""
         for name, group in controller.machine.info.groups.items():
             now = int(group.master_epoch), int(group.sync_state_set_epoch), tuple(map(int, group.sync_state_set))
             key = controller.host, controller.life, name
             before = self._sets.get(key)
             self._sets[key] = now
+            drained, self._drained[key] = self._drained.get(key, ()), tuple(map(int, group.drained_ids))
+            if by_one and before is not None and now[2] != before[2] and len(self._drained[key]) > len(drained):
+                _verify_drain(controller, group, before[2])
             if before is None or before == now:
                 continue
             if now[:2] < before[:2] or (now[2] != before[2] and now[1] <= before[1]):
@@ -53,3 +60,14 @@ class States:
                     f"{controller.host}: set {before[1]} of epoch {before[0]} is {before[2]} in {name}, and the next"
                     f" one is set {now[1]} of epoch {now[0]}: {now[2]}"
                 )
+
+
+def _verify_drain(controller: ControllerProcess, group: BrokerGroup, before: tuple[int, ...]) -> None:
+    """An operator's drain, and nothing else, has taken a replica out of the set `before`."""
+    total_replicas = max(group.total_replicas, group.next_total_replicas)
+    needed = total_replicas // 2 + 1 if group.is_cp and total_replicas > 2 else 1
+    if len(group.sync_state_set) < needed <= len(before):
+        raise InvariantError(
+            f"{controller.host}: {group.broker_name} is drained from {before} to {group.sync_state_set}, and a send"
+            f" needs {needed}"
+        )

@@ -1,14 +1,18 @@
 """A master that says it has handed over (ruling 18): its target holds all that it has, and it writes nothing more until
-it is replaced, is told to go on, or has waited as long as it may."""
+it is replaced, is told to go on, or has waited as long as it may. Where the controllers ask a master to hand over, they
+elect when it has said so, and not when it has refused or says nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+from controller.elections.election import HANDED_OVER
+from controller.state.event import Cause
 from rmqha.ha.hand_over import RESUME_AFTER_MS
 from tests.simulation.history import InvariantError
 from tests.simulation.processes.broker_process import BrokerProcess
+from tests.simulation.processes.versions import TODAY
 
 
 class _Told(NamedTuple):
@@ -27,7 +31,30 @@ class HandOvers:
         self._brokers = brokers
         self._told: dict[str, _Told] = {}
         """By host: where its log ended when it said so."""
+        self._agreed: dict[str, int] = {}
+        """By host: the epoch in which it said so last."""
+        self._asked: dict[str, tuple[BrokerProcess, int]] = {}
+        """By controller: the master that it asks, and the epoch that this one leads."""
         self.judged_count = 0
+
+    def traced(self, name: str, fields: Mapping[str, Any]) -> None:
+        """An event of a controller."""
+        asked = None if name == "hand_over_begins" else self._asked.get(fields["node"])
+        if name == "hand_over_begins":
+            for broker in self._brokers:
+                if broker.broker_id == fields["master"] and broker.alive and broker.replica.is_master:
+                    self._asked[fields["node"]] = broker, int(broker.replica.epoch)
+        elif name in ("hand_over_failed", "master_elected"):
+            self._asked.pop(fields["node"], None)
+        if asked is None or name != "master_elected":
+            return
+        (master, epoch), cause = asked, Cause[fields["cause"]]
+        must_agree = cause in HANDED_OVER - {Cause.DISK_FAILED} and master.dialect is TODAY
+        if must_agree and epoch < fields["epoch"] and self._agreed.get(master.host, 0) < epoch:
+            raise InvariantError(
+                f"{fields['node']} elects replica {fields['broker_id']} ({cause.name}), and {master.host} has not said"
+                f" that it hands epoch {epoch} over"
+            )
 
     def stepped(self, master: BrokerProcess) -> None:
         replica, now_ms = master.replica, master.clock.now_ms()
@@ -43,6 +70,7 @@ class HandOvers:
             return
         master.handed_over = None
         epoch, target, end = handed_over
+        self._agreed[master.host] = epoch
         if epoch != replica.epoch or not replica.is_master:
             return
         self._told[master.host] = _Told(term, end, now_ms + RESUME_AFTER_MS)

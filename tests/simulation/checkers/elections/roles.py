@@ -1,19 +1,26 @@
 """One master per (group, epoch); epochs of a replica never fall; no confirm offset of a serving master falls; no send
-waits for a broker that is no master (ruling 13). The log of whoever becomes master ends with a whole record."""
+waits for a broker that is no master (ruling 13). The log of whoever becomes master ends with a whole record. A replica
+keeps its id as long as its disk, and while the controllers know it."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from rmqha.model.error import StoreError
 from rmqha.model.identity import Role
 from tests.simulation.history import InvariantError
 from tests.simulation.processes.broker_process import BrokerProcess
+from tests.simulation.processes.controller_process import ControllerProcess
 
 
 class Roles:
-    def __init__(self) -> None:
+    def __init__(self, controllers: Sequence[ControllerProcess]) -> None:
+        self._controllers = controllers
         self._master_of: dict[int, str] = {}
         self._epoch_of: dict[str, int] = {}
         self._confirm_of: dict[str, tuple[int, int, int]] = {}
+        self._id_of: dict[tuple[str, int], int] = {}
+        """By host and disks before."""
 
     @property
     def master_epochs(self) -> list[int]:
@@ -29,7 +36,7 @@ class Roles:
         return max(self._master_of, default=0) > max(led, default=0)
 
     def role_taken(self, broker: BrokerProcess, role: int, epoch: int) -> None:
-        if epoch < self._epoch_of.get(broker.host, 0):
+        if epoch < self._epoch_of.get(broker.host, 0) and not broker.is_restored:
             raise InvariantError(f"{broker.host} fell from epoch {self._epoch_of[broker.host]} to {epoch}")
         self._epoch_of[broker.host] = epoch
         if role == Role.MASTER:
@@ -41,6 +48,10 @@ class Roles:
 
     def stepped(self, broker: BrokerProcess) -> None:
         replica = broker.replica
+        if replica.broker_id is not None and not any(item.wipe_count for item in self._controllers):
+            known = self._id_of.setdefault((broker.host, broker.disk_count), replica.broker_id)
+            if known != replica.broker_id:
+                raise InvariantError(f"{broker.host} is replica {replica.broker_id}, and was {known} on the same disk")
         if not replica.is_master:
             self._confirm_of.pop(broker.host, None)
             if len(replica.ack_waits):

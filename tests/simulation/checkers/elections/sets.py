@@ -1,6 +1,7 @@
 """A set has one epoch, as the controllers apply it and as masters know it. In CP a master waits for everybody whom a
 set may have that is in force by now, or that may still be applied (ruling 1), commits nothing as long as it cannot know
-whom its former life has asked for, and acknowledges with no fewer members than the controllers count on (ruling 15).
+whom its former life has asked for, and acknowledges with no fewer members than the controllers count on (ruling 15). A
+larger number of replicas is the group's, so that the next change may begin, once its master goes by it.
 Seen at once, where survival needs the unlucky election to follow."""
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class Sets:
         self._cp = cp
         self._group: BrokerGroup | None = None
         """As the controllers have applied it last."""
+        self._sizes = 0, 0
+        """The number of replicas that is the group's, and the one to which it is changing, at that moment."""
         self._blind: dict[str, tuple[int, int, int]] = {}
         """By host: its life, its epoch and the confirm offset since it has been blind."""
         self._majorities: dict[str, tuple[int, int, int]] = {}
@@ -54,6 +57,9 @@ class Sets:
         if applied_to <= self._newest[0]:
             return
         self._group = group
+        before_sizes, self._sizes = self._sizes, (group.total_replicas, group.next_total_replicas)
+        if before_sizes != self._sizes:
+            self._judge_growth(controller, group, before_sizes)
         members = tuple(sorted(map(int, group.sync_state_set)))
         key = controller.wipe_count, int(group.master_epoch), int(group.sync_state_set_epoch)
         before = self._applied.setdefault(key, members)
@@ -65,6 +71,19 @@ class Sets:
             for broker in self._brokers:
                 if broker.alive and broker.host in self._known:
                     self._judge(broker)
+
+    def _judge_growth(self, controller: ControllerProcess, group: BrokerGroup, before: tuple[int, int]) -> None:
+        """A master that is dead, or has not begun, adopts the group's number before it leads."""
+        size, next_size = self._sizes
+        if next_size or not before[1] or size != before[1] or size < before[0]:
+            return
+        for broker in self._brokers:
+            leads = broker.alive and broker.broker_id == group.master_id and broker.replica.is_master
+            if leads and broker.replica.epoch == group.master_epoch and broker.replica._set.total_replicas < size:
+                raise InvariantError(
+                    f"{controller.host}: {self._name} has {size} replicas, no more {before[0]}, and its master"
+                    f" {broker.host} goes by {broker.replica._set.total_replicas}"
+                )
 
     def stepped(self, broker: BrokerProcess) -> None:
         """A step of a broker."""
