@@ -454,7 +454,7 @@ def test_no_lost_answer_and_no_switch_takes_an_order_along(steps: list[str]) -> 
             case "commit":
                 table.commit("G", "T", 0, place)
             case "switch":
-                changes = table.changes_since(NO_STAMP, 10)
+                changes = table.changes_since(NO_VERSION, 10)
                 table = OffsetTable(SimDisk(SimPrng(epoch)), TableListener())
                 table.merge(changes)
                 table.new_epoch(epoch, 100)

@@ -520,7 +520,7 @@ OUTSIDER_UNSEEN: dict[str, Callable[[], Any]] = {
         OffsetTable, "clamp", lambda self, end_of, stamped=False: 0
     ),
     "a pause of a controller is the brokers' silence": lambda: patch.object(
-        HeartbeatTable, "forgive_pause", lambda self, now_ms: 0
+        HeartbeatTable, "exclude_pause", lambda self, now_ms: 0
     ),
 }
 """Found by no run so far: docs/internals/simulation.md says in how many, and which test finds each."""

@@ -114,7 +114,7 @@ def _nothing_is_promised(self: Core, *args: Any) -> None:
     self.promised_until_ms = args[-1]
 
 
-_BEAT = HeartbeatTable.beat
+_BEAT = HeartbeatTable.heartbeat
 
 
 def _beats_bind(self: HeartbeatTable, now_ms: int, key: BrokerKey, session_id: int, beat: BrokerHeartbeat) -> bool:
@@ -141,7 +141,7 @@ PROMISE_MUTATIONS: dict[str, Callable[[], Any]] = {
         membership, "has_forgotten", lambda group, request: False
     ),
     "a drain leaves fewer than a send needs": lambda: patch.object(membership, "members_needed", lambda group: 0),
-    "an older connection's heartbeat binds (ruling 17)": lambda: patch.object(HeartbeatTable, "beat", _beats_bind),
+    "an older connection's heartbeat binds (ruling 17)": lambda: patch.object(HeartbeatTable, "heartbeat", _beats_bind),
     "a name server keeps whose connection has ended": lambda: patch.object(
         RouteTable, "session_closed", lambda self, session_id: None
     ),
