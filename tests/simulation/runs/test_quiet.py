@@ -41,7 +41,7 @@ def test_an_election_without_a_cause_is_seen() -> None:
 
     with patch.object(ControllerClient, "heartbeat", seldom):
         problems = run_quiet(1, 0.01, controller_count=1).problems
-    assert "was called dead and another elected" in problems[0], problems
+    assert "calls b1 dead for its silence" in problems[0], problems
     assert problems[1].startswith("there were masters of epochs [1, 2"), problems
 
 
