@@ -572,6 +572,7 @@ async def test_a_reset_backwards_survives_a_switch_and_the_member_is_told(slave:
     assert new.core.offsets.query("G", "T", 0) == 1  # the member has not been told: its commit is of before the reset
     moved = new.ask(pull_command("T", offset=5))
     assert (moved.code, moved.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "1")
+    assert new.ask(pull_command("T", offset=1)).code == ResponseCode.SUCCESS  # it has heard it
     assert new.ask(Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext)).code == 0
     assert new.core.offsets.query("G", "T", 0) == 5
 
