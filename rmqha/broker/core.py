@@ -374,7 +374,8 @@ class BrokerCore:
         """Restore topics that only the queues have (ruling 16), and lower offsets beyond the queues, which now have
         everything that is committed."""
         self._clamp_offsets(self._dispatched_end, stamped=True)
-        self.topics.clamp_begins(self._dispatched_end)
+        if self.topics.clamp_begins(self._dispatched_end):
+            self.topics.save()  # by the older file a start would clamp again, and hide what comes until then
         restored = self.topics.restore(self.store.queues(), self.store.batch_topics)
         if restored:
             self._tracer.event("topics_restored", topics=restored)
@@ -398,7 +399,8 @@ class BrokerCore:
         self.pops.loaded(part)
 
     def unreadable(self, part: ColdPart, reason: str) -> None:
-        """The disk cannot read this part."""
+        """The disk cannot read this part: whoever waited for it looks again, and may want the same part once more."""
+        self.cold_reads.end(part)
         self.pull.unreadable(part, reason)
         self.pops.unreadable(part, reason)
 

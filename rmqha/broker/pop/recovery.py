@@ -126,6 +126,10 @@ class PopRecovery:
     def _read_step(self, current: list[int]) -> bool:
         is_revive, queue_id, offset, _ = current
         topic = self._revive_topic if is_revive else TIMER_TOPIC
+        low, _ = self._log.queue_range(topic, queue_id)
+        if offset < low:
+            current[2] = low  # the log's oldest files have gone meanwhile
+            return True
         try:
             bounds = self._cold.bounds(topic, queue_id, offset, STEP_COUNT)
         except DamagedError as error:

@@ -229,8 +229,10 @@ class GroupRequests:
         name = text(command, "groupName")
         self._groups.remove(name)
         if truth(command, "cleanOffset"):
-            for retry in pop_retry_topics(self._offsets, name):
+            for retry in pop_retry_topics(self._offsets, lambda other: self._groups.get(other) is not None, name):
                 self._topics.remove(retry)
+                yield
+                self._changes.check()
             for _ in self._offsets.remove_group(name):
                 yield
                 self._changes.check()

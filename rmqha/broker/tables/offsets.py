@@ -19,6 +19,7 @@ from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
 from rmqha.broker.tables.offset_index import OffsetKey, Removals, ResetTimes, TopicGroupIndex, last_stamp, newer_than
 from rmqha.broker.tables.table_file import ROWS, TableFile
 from rmqha.broker.tables.table_version import NO_VERSION, TableVersion
+from rmqha.model.message import RETRY_PREFIX
 from rmqha.port import Disk
 from rmqha.store.meta import config_file
 from rmqha.wire.lenient_json import Entries
@@ -555,13 +556,15 @@ class OffsetTable:
                 self.saved_stamp = data.stamp
 
 
-def pop_retry_topics(offsets: OffsetTable, group: str, topic: str = "") -> list[str]:
+def pop_retry_topics(offsets: OffsetTable, is_group: Callable[[str], bool], group: str, topic: str = "") -> list[str]:
     """Topics in which messages come again to a group that pops, those of `topic` if it is named. None that another
-    group reads: the name `%RETRY%a_b_T` may be that of group a and topic b_T, or of group a_b and topic T."""
+    group reads: the name `%RETRY%a_b_T` may be that of group a and topic b_T, of group a_b and topic T, or of what the
+    group a_b_T has sent back (`is_group`), which commits no offset before it reads there."""
     if topic:
         found = [retry_topic(topic, group, kind) for kind in (RETRY_V1, RETRY_V2)]
     else:
         found = [name for name in offsets.topics_of(group) if normal_topic(name, group) != name]
+    found = [name for name in found if not is_group(name.removeprefix(RETRY_PREFIX))]
     return [name for name in found if offsets.groups_of(name) == [group]]
 
 

@@ -362,8 +362,9 @@ class TopicTable:
         """Add or replace a topic. After a deleted topic of that name, its queues begin behind that one's messages."""
         present, begins = self._topics.get(topic.name), topic.begins
         if topic.name in self.deleted:
+            begins = self._begins_behind(topic.name, self.deleted_ends.get(topic.name, {}))
             self.deleted -= {topic.name}
-            begins = self._begins_behind(topic.name, self.deleted_ends.pop(topic.name, {}))
+            self.deleted_ends.pop(topic.name, None)
         elif present is not None:
             begins = present.begins
         self._topics[topic.name] = topic if topic.begins == begins else replace(topic, begins=begins)
@@ -374,12 +375,13 @@ class TopicTable:
             self._events.batch_topics_changed({topic.name})
 
     def remove(self, name: str) -> None:
-        """Remove a topic."""
-        topic = self._topics.pop(name, None)
+        """Remove a topic. Raises StoreError, with nothing changed, if the ends of its queues cannot be read."""
+        topic = self._topics.get(name)
         if topic is not None:
+            ends = self._queue_ends(name, max(MAX_QUEUE_COUNT, topic.read_queue_count, topic.write_queue_count))
+            del self._topics[name]
             self.deleted |= {name}
-            count = max(MAX_QUEUE_COUNT, topic.read_queue_count, topic.write_queue_count)
-            if ends := self._queue_ends(name, count):
+            if ends:
                 self.deleted_ends[name] = ends
             self._table_text = b""
             self._note_begins([name])
@@ -398,9 +400,9 @@ class TopicTable:
         for name in self.deleted_ends.keys() - self.deleted:
             del self.deleted_ends[name]
 
-    def clamp_begins(self, end_of: Callable[[str, int], int]) -> None:
+    def clamp_begins(self, end_of: Callable[[str, int], int]) -> bool:
         """Limit each queue's first offset to its end (`end_of(topic, queue_id)`), which a loss of data moves back; else
-        consumers would not see new messages. Called by a new master."""
+        consumers would not see new messages. Called by a new master. True if that changed any."""
         behind = []
         for name, known in self.begins.items():
             begins = {queue_id: min(begin, end_of(name, queue_id)) for queue_id, begin in known.items()}
@@ -411,11 +413,13 @@ class TopicTable:
             self._table_text = b""
             self._note_begins(behind)
             self._commit(behind)
+        return bool(behind)
 
     def restore(self, queues: Mapping[str, list[int]], batch_topics: Set[str] = frozenset()) -> list[str]:
         """Create topics that have queues on disk but no entry here, too few read queues or another type (ruling 16).
-        Write queues are not added: an operator may have removed them. `queues`: ids in ascending order. Returns the
-        topics' names."""
+        Write queues are not added: an operator may have removed them. A deleted topic is created again if its queues
+        have grown since: it was made anew, and this replica has not heard so. `queues`: ids in ascending order. Returns
+        the topics' names."""
         missing = []
         if self.deleted:
             self.deleted &= queues.keys()
@@ -426,9 +430,14 @@ class TopicTable:
             present = topic_of(name)
             if present is not None and present.read_queue_count >= needed and name not in batch_topics:
                 continue  # a failover waits for this loop, and nearly every topic is so
+            begins: Mapping[int, int] = {}
             if name in self.deleted:
-                continue
-            present = present or TopicConfig(name, 0, needed)
+                begins = self.deleted_ends.get(name, {})
+                if not begins or all(begins.get(n, 0) >= end for n, end in self._queue_ends(name, needed).items()):
+                    continue
+                self.deleted -= {name}
+                del self.deleted_ends[name]
+            present = present or TopicConfig(name, 0, needed, begins=begins)
             attributes = {**present.attributes, QUEUE_TYPE: BATCH_QUEUE} if name in batch_topics else present.attributes
             if present.read_queue_count < needed or present.attributes != attributes:
                 self._topics[name] = replace(
@@ -440,6 +449,7 @@ class TopicTable:
         if missing:
             missing.sort()
             self._table_text = b""
+            self._note_begins(missing)
             self._commit(missing)
         return missing
 

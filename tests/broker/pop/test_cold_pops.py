@@ -73,8 +73,8 @@ def load(broker: Broker) -> None:
 def fail(broker: Broker) -> ColdPart:
     """The disk cannot read the next part."""
     part = begun(broker)
-    broker.core.cold_reads.end(part)
     broker.core.unreadable(part, REASON)
+    broker.core.cold_reads.end(part)
     broker.run()
     return part
 
@@ -208,6 +208,47 @@ def test_a_bad_sector_is_told_and_nothing_is_passed_over(old: Broker, memory: Me
     channel = popping(old)
     load(old)
     assert bodies(messages(channel.one())) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("fields", [{"maxMsgNums": 1}, {"expType": "TAG", "exp": "red || blue"}])
+def test_one_read_that_failed_silences_no_group(old: Broker, memory: Memory, fields: dict[str, Any]) -> None:
+    """The look that follows wants the same part again: of one entry, or of as many as a filter looks at."""
+    memory.is_cold = True
+    channel = popping(old, **fields)
+    fail(old)
+    load(old)
+    if "exp" in fields:
+        assert channel.take() == []
+        old.run(COLD_WAIT_MS)
+        assert channel.one().code == ResponseCode.POLLING_TIMEOUT, "there is nothing of these tags"
+    else:
+        assert bodies(messages(channel.one())) == [b"a"]
+
+
+def test_a_group_that_wants_the_newest_does_not_wait_for_a_first_message_in_a_bad_sector(
+    make_broker: MakeBroker, memory: Memory
+) -> None:
+    broker = make_broker(memory_bytes=1 << 30).start()
+    send(broker, b"a", b"b")
+    broker.close()
+    broker = make_broker(memory_bytes=1 << 30).start()
+    memory.is_cold = True
+    channel = popping(broker, initMode=1)
+    fail(broker)
+    fail(broker)
+    load_all(broker)
+    assert bodies(messages(channel.one())) == [b"b"]
+
+
+def test_a_look_through_the_checkpoints_goes_on_where_the_log_begins_now(
+    old: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest files went while it waited for the disk."""
+    recovery = old.core.pops.recovery
+    current = [1, 0, 0, 10]
+    monkeypatch.setattr(old.store, "queue_range", lambda topic, queue_id: (4, 10))
+    assert recovery._read_step(current)
+    assert current == [1, 0, 4, 10]
 
 
 def test_a_bad_sector_between_messages_stops_no_group(old: Broker, memory: Memory) -> None:

@@ -22,13 +22,16 @@ from rmqha.broker.tables.topics import (
 )
 from rmqha.host.disk import HostDisk
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.error import StoreError
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps, loads
 from tests.broker.pop.test_order import ordered
 from tests.broker.pop.test_pop import bodies
 from tests.broker.pop.test_set_back import next_master
 from tests.broker.pop.world import INVISIBLE_MS, ack_all, ack_command, later, messages, polled, pop, send
-from tests.broker.support import Broker, FakeChannel, pull_command, send_command, topic_table
+from tests.broker.support import Broker, FakeChannel, FakeShell, pull_command, send_command, topic_table
+from tests.support.clock import ManualClock
 
 MakeBroker = Callable[..., Broker]
 
@@ -129,6 +132,20 @@ def test_a_retry_topic_that_another_group_reads_too_stays(broker: Broker) -> Non
     later(broker, INVISIBLE_MS + 5000)
     delete_topic(broker, "T")
     assert bodies(pop(broker, topic="b_T", group="a")) == [b"2"]
+
+
+def test_what_a_group_of_that_name_has_sent_back_stays(broker: Broker) -> None:
+    """`%RETRY%a_b`: of group a, which pops topic b, and of all that the group a_b sends back. That one has no offset
+    there before it reads."""
+    assert broker.core.groups.get_or_create("a_b") is not None
+    send(broker, b"1", topic="b")
+    send(broker, b"sent back", topic="%RETRY%a_b")
+    pop(broker, topic="b", group="a")
+    broker.core.offsets.commit("a", "%RETRY%a_b", 0, 1)
+    delete_topic(broker, "b")
+    assert broker.core.topics.get("%RETRY%a_b") is not None
+    delete_group(broker, "a")
+    assert broker.core.topics.get("%RETRY%a_b") is not None
 
 
 def test_what_was_given_in_order_of_the_old_topic_holds_up_nobody(broker: Broker) -> None:
@@ -296,6 +313,59 @@ def test_what_the_next_master_has_not_heard_of_does_not_hide_messages(make_broke
     broker = make_broker().start()
     send(broker, b"d")
     assert bodies(pop(broker)) == [b"c", b"d"]
+
+
+def test_a_topic_that_was_made_again_is_there_though_the_next_master_has_not_heard_of_it(
+    make_broker: MakeBroker,
+) -> None:
+    """What it was sent is acknowledged, and nobody may make the topic a third time."""
+    broker = make_broker().start()
+    send(broker, b"a", b"b")
+    delete_topic(broker)
+    broker.core.save()
+    heard = (broker.directory / "config" / "topics.json").read_bytes()
+    send(broker, b"c")
+    broker.core.save()
+    broker.store.sync()
+    broker.store.close()
+    broker.open = False
+    (broker.directory / "config" / "topics.json").write_bytes(heard)
+    broker = make_broker().start()
+    assert topic_of(broker).begins == {0: 2}
+    assert bodies(pop(broker)) == [b"c"]
+    delete_topic(broker)
+    broker = following(make_broker, broker)
+    assert broker.core.topics.get("T") is None, "nothing has come since"
+
+
+def test_where_a_topic_begins_is_on_the_disk_before_anything_is_sent(
+    make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start would else lower it to the queue's end of then, and hide what was acknowledged meanwhile."""
+    broker = make_broker().start()
+    send(broker, b"a", b"b")
+    delete_topic(broker)
+    send(broker, b"c")
+    broker.core.topics.file.change("topicConfigTable", {"T": replace(topic_of(broker), begins={0: 7})})
+    monkeypatch.setattr(FakeShell, "save_tables_soon", lambda self: None)
+    broker = following(make_broker, broker)
+    table = parse_table(loads((broker.directory / "config" / "topics.json").read_bytes()))
+    assert table["T"].begins == {0: 3}
+
+
+def test_a_topic_whose_ends_cannot_be_read_is_not_half_deleted(tmp_path: Path) -> None:
+    """The operator who asks again was told that it is gone, and slaves never heard of it."""
+
+    def ends(topic: str, count: int) -> dict[int, int]:
+        raise StoreError("a record is damaged")
+
+    table = topic_table(HostDisk(tmp_path), BrokerConfig(), ManualClock(), queue_ends=ends)
+    table.put(TopicConfig("T", 4, 4))
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            table.remove("T")
+        assert table.get("T") is not None
+        assert not table.deleted
 
 
 def test_nobody_is_hidden_where_a_queue_lost_what_it_began_behind(make_broker: MakeBroker) -> None:

@@ -307,6 +307,8 @@ class PopFinder:
             if not self._memory_bytes:
                 return low
             read = self.reads.get((place, low))
+            if read is not None and read.trouble:
+                return max(low, high - 1)
             if read is not None and found.must_wait(read):
                 return None
             bounds = self._log.memory_bounds(place.topic, place.queue_id, low, 1)
