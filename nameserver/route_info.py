@@ -213,6 +213,7 @@ class RouteTable:
         group.refused.pop(request.address, None)
         group.enable_acting_master = request.enable_acting_master
         self._note_displaced(group, now_ms, request)
+        group.displaced.pop(request.address, None)
         moved = self._assign_id(group, request.broker_id, request.address)
         self._renew(group, now_ms, session_id, request)
         topics_changed = yield from self._apply_topics(group, request)
@@ -296,6 +297,7 @@ class RouteTable:
             if group.live[old].version.state_version >= epoch:
                 return  # the broker itself was faster
             del group.live[old], group.addresses[MASTER_ID]
+            group.displaced.pop(old, None)
         if address in group.live:
             group.addresses = {key: value for key, value in group.addresses.items() if value != address}
             group.addresses[MASTER_ID] = address

@@ -134,6 +134,16 @@ def test_a_displaced_broker_that_lives_is_a_rival_at_once() -> None:
     assert story.table.contested(story.now_ms) == {}
 
 
+def test_who_was_displaced_and_has_another_id_since_is_nobodys_rival() -> None:
+    story = Story()
+    story.register(A, 1, 4)
+    story.register(B, 1, 4)
+    story.register(A, 2, 4)  # its address belongs to another replica now
+    story.register(C, 2, 5)  # and that one moved
+    assert not story.table.heartbeat(story.now_ms, "g", A)
+    assert story.table.contested(story.now_ms) == {}
+
+
 def test_no_broker_is_contested_that_moved_or_was_deposed() -> None:
     story = Story()
     story.register(A, 0, 4)

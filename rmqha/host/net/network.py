@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import socket
 from typing import Any
@@ -50,7 +51,8 @@ class _Lookup:
     """A question to the system, and its answer once that is there."""
 
     def __init__(self) -> None:
-        self.began_at_s = trio.current_time()
+        self.began_at_s = math.inf
+        """Monotonic time (s) since when a thread waits for the answer; before that there is no use in asking again."""
         self.done = trio.Event()
         self.found: list[Any] = []
         self.error: Exception | None = None
@@ -94,11 +96,15 @@ class NameLookups(trio.abc.HostnameResolver):
 
     async def _ask(self, question: tuple[Any, ...], lookup: _Lookup) -> None:
         try:
-            lookup.found = await trio.to_thread.run_sync(
-                socket.getaddrinfo, *question, abandon_on_cancel=True, limiter=self._threads
-            )
+            async with self._threads:
+                lookup.began_at_s = trio.current_time()
+                lookup.found = await trio.to_thread.run_sync(
+                    socket.getaddrinfo, *question, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)
+                )
         except (OSError, ValueError, OverflowError) as error:
             lookup.error = error
+        except RuntimeError as error:
+            lookup.error = OSError(f"no thread for the lookup of its name ({error})")
         finally:
             if self._youngest.get(question) is lookup:
                 del self._youngest[question]

@@ -133,6 +133,34 @@ async def test_whoever_asks_for_the_same_name_has_the_same_answer(silent: Silent
     assert sorted(silent.asked) == ["here", "here", "nobody"], "an answer is not kept"
 
 
+async def test_names_that_wait_for_a_thread_are_not_asked_again(
+    silent: SilentNameServers, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each dial left one more question behind, and a name that the system knows waited for all of them."""
+    monkeypatch.setattr(network, "LOOKUP_COUNT", 1)
+    lookups = network.NameLookups()
+    trio.socket.set_custom_hostname_resolver(lookups)
+    for _ in range(5):
+        for name in ("one.far:1", "other.far:1"):
+            with pytest.raises(UnreachableError):
+                await network.dial(name)
+    waiting = lookups._threads.statistics().tasks_waiting
+    assert waiting <= 2, f"{waiting} questions wait"
+    silent.answer.set()
+
+
+async def test_a_lookup_that_gets_no_thread_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container with few processes: it ended the server."""
+    trio.socket.set_custom_hostname_resolver(network.NameLookups())
+
+    async def no_thread(*_: Any, **__: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", no_thread)
+    with pytest.raises(UnreachableError, match=r"controller\.far:1: no thread for the lookup of its name"):
+        await network.dial("controller.far:1")
+
+
 async def test_nobody_listens() -> None:
     [listener] = await network.listen("127.0.0.1:0")
     port = network.local_port(listener)
