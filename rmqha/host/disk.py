@@ -90,7 +90,9 @@ def _libc_read_at_once() -> Callable[[int, int], None]:
     """`_read_at_once` by the C library that runs here. Where that lacks the call too, as musl's, it raises ENOSYS."""
     import ctypes
 
-    call: Callable[..., int] | None = getattr(ctypes.CDLL(None, use_errno=True), "preadv64v2", None)
+    call: Callable[..., int] | None = None
+    with suppress(OSError):  # of a Python that is linked statically
+        call = getattr(ctypes.CDLL(None, use_errno=True), "preadv64v2", None)
 
     def read(fd: int, position: int) -> None:
         if call is None:

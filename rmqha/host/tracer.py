@@ -97,7 +97,11 @@ class RotatingLogFile(RotatingFileHandler):
         return cls(path, maxBytes=max_bytes, backupCount=kept_file_count, encoding="utf-8")
 
     def doRollover(self) -> None:  # noqa: N802 (the library's name)
+        path, aside = Path(self.baseFilename), Path(f"{self.baseFilename}.0")
         try:
+            # where the file cannot be moved, as one that may only grow, the older ones must not make room for it
+            path.rename(aside)
+            aside.rename(path)
             super().doRollover()
         except OSError:
             # the file may be ours and its directory not: a log that grows beyond its bound is better than none

@@ -425,12 +425,17 @@ def test_a_system_that_cannot_tell_counts_as_memory(
     region.close()
 
 
+def no_library(*_: object, **__: object) -> object:
+    raise OSError("Dynamic loading not supported")
+
+
+@pytest.mark.parametrize("library", [lambda *_, **__: object(), no_library])
 def test_a_c_library_that_cannot_tell_counts_as_memory(
-    host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch
+    host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch, library: Callable[..., object]
 ) -> None:
-    """That of Alpine Linux, whose Python lacks the call too."""
+    """That of Alpine Linux, whose Python lacks the call too; one that is linked statically loads none."""
     make_old(monkeypatch.delattr, monkeypatch.setattr)
-    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())
+    monkeypatch.setattr(ctypes, "CDLL", library)
     monkeypatch.setattr(host_disk, "_libc_read_at_once", host_disk._libc_read_at_once.__wrapped__)
     disk, _ = host
     region = disk.map("log", 4096, create=True)

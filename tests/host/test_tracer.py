@@ -249,3 +249,26 @@ def test_standard_error_on_a_full_disk_ends_no_server(monkeypatch: pytest.Monkey
         tracer = HostTracer()
         tracer.event("one")
     assert tracer.statistics() == {"lost_line_count": 1}
+
+
+def test_old_files_stay_where_the_present_one_cannot_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that may only grow (chattr +a): each line pushed the oldest file out."""
+    path = tmp_path / "broker.log"
+    tracer = HostTracer(str(path), 2_000)
+    for n in range(400):
+        tracer.event("step", n=n)
+    old = {file.name: file.read_bytes() for file in tmp_path.iterdir() if file != path}
+    assert len(old) == KEPT_FILE_COUNT
+    rename = os.rename
+
+    def guarded(source: str | Path, target: str | Path) -> None:
+        if Path(source) == path:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", guarded)
+    for n in range(400, 500):
+        tracer.event("step", n=n)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir() if file != path} == old
+    assert path.read_text().splitlines()[-1].endswith("step n=499")
+    tracer.close()
