@@ -44,6 +44,8 @@ INDEX_RETRY_MS = 60_000
 """Pause (ms) after an index that could not be written."""
 ALLOCATE_RETRY_MS = 1000
 """Pause (ms) after a log file that could not be made."""
+ALLOCATE_LOOK_MS = 20
+"""Interval (ms) at which the room in the last file is looked at meanwhile."""
 COLD_READ_COUNT = 4
 """Threads that read old messages into memory."""
 SAMPLE_INTERVAL_MS = 1000
@@ -210,6 +212,8 @@ class BrokerLoops:
             self._dispatch = trio.Event()
             while self._driver.dispatch_due and self._driver.dispatch():
                 await trio.lowlevel.checkpoint()
+            if self._core.store.is_file_due:
+                self._allocate.set()  # the next sync may be long in coming
             self._index.set()
 
     async def _run_index(self) -> None:
@@ -315,8 +319,10 @@ class BrokerLoops:
             await trio.to_thread.run_sync(self._core.store.allocate_ahead)
             self._core.retention.allocated()
             if self._core.store.is_file_due:
-                # no room for it, which may come
-                await trio.sleep(ALLOCATE_RETRY_MS / 1000)
+                # no room for it, which may come; sends go on meanwhile, as long as the last file has room
+                for _ in range(ALLOCATE_RETRY_MS // ALLOCATE_LOOK_MS):
+                    await trio.sleep(ALLOCATE_LOOK_MS / 1000)
+                    self._core.retention.allocated()
             else:
                 self._allocate = trio.Event()
 

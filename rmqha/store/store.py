@@ -605,11 +605,10 @@ class Store:
             self._tracer.event("no_file_ahead", reason=trouble)
         self._file_trouble = trouble
 
-    @property
-    def file_refusal(self) -> str:
-        """The reason why nothing should be appended any more: the log's next file could not be made, and the last is
-        nearly full. An append that needs a file that cannot be made ends the process."""
-        return self._file_trouble if self._log.is_nearly_full else ""
+    def file_refusal(self, record_bytes: int) -> str:
+        """The reason to append no more: the log's next file could not be made, and the last has an eighth left, or no
+        room for two records of that size. An append that needs a file that cannot be made ends the process."""
+        return self._file_trouble if self._log.is_nearly_full(record_bytes) else ""
 
     def _save_due(self, dispatched: int, stored: int) -> bool:
         return (

@@ -205,12 +205,13 @@ def test_a_file_that_cannot_be_made_ahead_is_told_once_and_refused_when_the_last
     for _ in range(3):
         store.allocate_ahead()
     assert tracer.names().count("no_file_ahead") == 1
-    assert [store.is_file_due, store.file_refusal] == [True, ""], "there is room for some more"
+    assert [store.is_file_due, store.file_refusal(100)] == [True, ""], "there is room for some more"
+    assert store.file_refusal(1000), "but not for two as large as one may be"
     store.append(message(2, body=b"x" * 1200), 0)
-    assert "No space left on device" in store.file_refusal
+    assert "No space left on device" in store.file_refusal(100)
     disk.capacity_bytes = None
     store.allocate_ahead()
-    assert [store.is_file_due, store.file_refusal] == [False, ""]
+    assert [store.is_file_due, store.file_refusal(100)] == [False, ""]
     disk.capacity_bytes = disk.used_bytes
     for number in range(2):
         store.append(message(number, body=b"x" * 1200), 0)

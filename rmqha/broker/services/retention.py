@@ -15,7 +15,7 @@ from rmqha.model.error import StoreError
 from rmqha.model.offset import PhyOffset
 from rmqha.port import Clock, Disk, Tracer
 from rmqha.store.log.commit_log import DIRECTORY as LOG_DIRECTORY
-from rmqha.store.log.retention import HOUR_MS, HeldFile, ReplicaNeed, RetentionInput, RetentionPlan, plan
+from rmqha.store.log.retention import HOUR_MS, HeldFile, ReplicaNeed, RetentionInput, RetentionPlan, plan, refusal_of
 from rmqha.store.meta.problem import disk_errors
 from rmqha.wire.command import Command
 from rmqha.wire.state.replica_state import ReplicaState
@@ -66,6 +66,8 @@ class Retention:
         try:
             store.trim_derived()
             found = plan(self._config, self._situation())
+            self._full = found.refusal or self._root_refusal()
+            self._refuse()
             if found.removed:
                 store.trim(PhyOffset(found.removed[-1][0].end_offset))
             if found.roll is not None:
@@ -75,11 +77,17 @@ class Retention:
             return
         self._report_error("")
         self._report(found)
-        self._full = found.refusal
-        self._refuse()
         self._checks_on_demand = max(0, self._checks_on_demand - 1)
         if not self._checks_on_demand:
             self._start_offset = 0
+
+    def _root_refusal(self) -> str:
+        """The reason to refuse sends by the disk of queues, index and tables, which may be another one than the log's;
+        "" without one. A broker that cannot dispatch ends."""
+        with disk_errors(self._disk, "", "ask how full the disk is"):
+            used_bytes, free_bytes = self._disk.space()
+        pending_deletion_bytes = min(self._store.pending_deletion_bytes, used_bytes)
+        return refusal_of(self._config, used_bytes - pending_deletion_bytes, free_bytes + pending_deletion_bytes)
 
     def _situation(self) -> RetentionInput:
         store, driver, wall_ms = self._store, self._driver, self._clock.wall_ms()
@@ -106,7 +114,7 @@ class Retention:
         """Unlink one removed log file; True if there are more. Blocks. A log file that could not be made is tried
         again."""
         config = self._config
-        if self._store.file_refusal:
+        if self._file_refusal:
             self._store.allocate_ahead()
         return self._driver.is_log_free and self._store.schedule_unlink(
             self._clock.now_ms(), config.destroy_maped_file_interval_forcibly, config.redelete_hanged_file_interval
@@ -158,8 +166,12 @@ class Retention:
             f"the log file at {held.start_offset} stays, {held.reason.value}: needed by {who or 'this replica itself'}"
         )
 
+    @property
+    def _file_refusal(self) -> str:
+        return self._store.file_refusal(self._config.max_message_size)
+
     def _refuse(self) -> None:
-        replica, refusal = self._driver.replica, self._full or self._store.file_refusal
+        replica, refusal = self._driver.replica, self._full or self._file_refusal
         if bool(refusal) != bool(replica.disk_refusal):
             self._tracer.event("disk_full" if refusal else "disk_has_room", reason=refusal)
         replica.disk_refusal = refusal

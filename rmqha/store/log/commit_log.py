@@ -123,10 +123,11 @@ class CommitLog:
             return False
         return 2 * (self.end_offset - self._active_start) >= self.file_size_bytes
 
-    @property
-    def is_nearly_full(self) -> bool:
-        """True if an eighth of the active file is left at most, and there is no next one."""
-        return self.is_file_due and 8 * (self._active_end - self.end_offset) <= self.file_size_bytes
+    def is_nearly_full(self, record_bytes: int) -> bool:
+        """True if an eighth of the active file is left at most, or two records of that size, and there is no next
+        one."""
+        left_bytes = self._active_end - self.end_offset
+        return self.is_file_due and left_bytes <= max(self.file_size_bytes // 8, 2 * record_bytes)
 
     def allocate_ahead(self) -> None:
         """Make the next file if one is due, so that no append and no sync has to wait for it. For a thread of its

@@ -87,7 +87,7 @@ class RetentionPlan:
 
 
 def plan(config: BrokerConfig, now: RetentionInput) -> RetentionPlan:
-    share = _used_percent(now)
+    share = _used_percent(now.used_bytes, now.free_bytes)
     forced = config.clean_file_forcibly_enable and share > config.forcible_ratio
     critical = share > config.disk_space_warning_level_ratio
     due = _Due(config, now, share, forced)
@@ -107,19 +107,25 @@ def plan(config: BrokerConfig, now: RetentionInput) -> RetentionPlan:
         due.freed_bytes += file.end_offset - file.start_offset
         removed.append((file, reason))
     roll = due.roll() if held is None and len(removed) == len(now.files) else None
-    refusal = ""
-    if critical:
-        refusal = (
-            f"the disk is full: {share:.1f} % are in use, diskSpaceWarningLevelRatio is"
-            f" {config.disk_space_warning_level_ratio}; free some space or keep the log shorter"
-        )
+    refusal = refusal_of(config, now.used_bytes, now.free_bytes)
     return RetentionPlan(tuple(removed), roll, held, tuple(passed_over[key] for key in sorted(passed_over)), refusal)
 
 
-def _used_percent(now: RetentionInput) -> float:
+def refusal_of(config: BrokerConfig, used_bytes: int, free_bytes: int) -> str:
+    """The reason to refuse sends by the space of a disk, "" without one."""
+    share = _used_percent(used_bytes, free_bytes)
+    if share <= config.disk_space_warning_level_ratio:
+        return ""
+    return (
+        f"the disk is full: {share:.1f} % are in use, diskSpaceWarningLevelRatio is"
+        f" {config.disk_space_warning_level_ratio}; free some space or keep the log shorter"
+    )
+
+
+def _used_percent(used_bytes: int, free_bytes: int) -> float:
     """Used share of the disk in percent, as df counts: of what an unprivileged user could use."""
-    whole = now.used_bytes + now.free_bytes
-    return 100 * now.used_bytes / whole if whole > 0 else 0.0
+    whole = used_bytes + free_bytes
+    return 100 * used_bytes / whole if whole > 0 else 0.0
 
 
 class _Due:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import StoreError
 from rmqha.store.log.retention import HOUR_MS
 from rmqha.wire.command import Command
 from tests.broker.support import Broker, send_command
@@ -122,6 +123,35 @@ def test_a_full_disk_refuses_sends_until_it_has_room(make_broker: Callable[..., 
     clean(broker)
     assert broker.ask(send_command()).code == ResponseCode.SUCCESS
     assert "disk_has_room" in broker.tracer.names()
+
+
+def test_a_full_disk_of_the_queues_refuses_sends_though_the_logs_has_room(make_broker: Callable[..., Broker]) -> None:
+    """What cannot be dispatched ends the broker."""
+    broker = small(make_broker)
+
+    class Two:
+        def space(self, path: str = "") -> tuple[int, int]:
+            used = 40 if path else 95
+            return used << 20, (100 - used) << 20
+
+    broker.core.retention._disk = Two()  # type: ignore[assignment]
+    clean(broker)
+    assert broker.ask(send_command()).code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+def test_a_full_disk_refuses_sends_also_where_no_file_can_be_made(
+    make_broker: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = small(make_broker)
+
+    def no_room() -> None:
+        raise StoreError("no room for the next file")
+
+    monkeypatch.setattr(broker.core.driver, "roll", no_room)
+    broker.clock.ms += 100 * HOUR_MS
+    fill(broker, 95)
+    broker.core.retention.check()
+    assert broker.ask(send_command()).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
 def test_a_log_whose_next_file_cannot_be_made_refuses_sends_until_it_can(
