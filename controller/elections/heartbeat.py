@@ -124,7 +124,7 @@ class HeartbeatTable:
 
     def heartbeat(self, now_ms: int, key: BrokerKey, session_id: int, heartbeat: BrokerHeartbeat) -> bool:
         """Take a heartbeat (904). True if the group needs a check: the broker has become eligible, is stopping, has a
-        failed or repaired disk, or has another totalReplicas, priority or zone."""
+        failed or repaired disk, or has another totalReplicas, epoch, priority or zone."""
         now_ms -= self._paused_ms
         broker = self._brokers.get(key)
         if broker is None:
@@ -150,6 +150,7 @@ class HeartbeatTable:
             (heartbeat.stopping and not broker.stopping)
             or bool(heartbeat.disk_problem) != bool(broker.disk_problem)
             or heartbeat.total_replicas != broker.total_replicas
+            or (bool(heartbeat.total_replicas) and heartbeat.epoch != broker.log_end.epoch)
         )
         broker.unclean, broker.stopping = False, heartbeat.stopping
         broker.disk_problem, broker.slaves, broker.total_replicas = (

@@ -422,7 +422,10 @@ class Leadership:
         assert group.master_id is not None
         master = self.table.get(BrokerKey(group.broker_name, group.master_id))
         is_apache_broker = not group.replicas[group.master_id].ha_mode
-        in_use = 0 if is_apache_broker else max(1, master.total_replicas) if master is not None else 1
+        in_use = 0 if is_apache_broker else 1
+        # what it reported before it took this epoch, it may have been told to lower since
+        if in_use and master is not None and master.log_end.epoch == group.master_epoch:
+            in_use = max(1, master.total_replicas)
         event = finished(group, in_use)
         if event is not None:
             self.propose(Proposal(group.broker_name, (event,)))

@@ -113,4 +113,7 @@ def test_a_change_survives_the_masters_death() -> None:
     cluster.crash(brokers[0])
     brokers[1].bound_total_replicas = 4
     cluster.run(1200)
+    assert (cluster.group().master_id, cluster.group().total_replicas) == (2, 3), "it said so before it took its epoch"
+    brokers[1].epoch = int(cluster.group().master_epoch)
+    cluster.run(1200)
     assert (cluster.group().master_id, cluster.group().total_replicas) == (2, 4)
