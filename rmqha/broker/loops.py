@@ -44,8 +44,8 @@ INDEX_RETRY_MS = 60_000
 """Pause (ms) after an index that could not be written."""
 ALLOCATE_RETRY_MS = 1000
 """Pause (ms) after a log file that could not be made."""
-ALLOCATE_LOOK_MS = 20
-"""Interval (ms) at which the room in the last file is looked at meanwhile."""
+ALLOCATE_CHECK_MS = 20
+"""Interval (ms) of checks of the room in the last file meanwhile."""
 COLD_READ_COUNT = 4
 """Threads that read old messages into memory."""
 SAMPLE_INTERVAL_MS = 1000
@@ -320,8 +320,8 @@ class BrokerLoops:
             self._core.retention.allocated()
             if self._core.store.is_file_due:
                 # no room for it, which may come; sends go on meanwhile, as long as the last file has room
-                for _ in range(ALLOCATE_RETRY_MS // ALLOCATE_LOOK_MS):
-                    await trio.sleep(ALLOCATE_LOOK_MS / 1000)
+                for _ in range(ALLOCATE_RETRY_MS // ALLOCATE_CHECK_MS):
+                    await trio.sleep(ALLOCATE_CHECK_MS / 1000)
                     self._core.retention.allocated()
             else:
                 self._allocate = trio.Event()

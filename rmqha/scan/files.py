@@ -25,7 +25,7 @@ import numpy as np
 from rmqha.model.error import RmqhaError, StoreError, UsageError
 from rmqha.scan.columns import Records
 from rmqha.scan.queues import QueueEntries
-from rmqha.scan.read import FileName, LogFile
+from rmqha.scan.read import CutError, FileName, LogFile
 from rmqha.scan.storage import LocalStorage, Storage, storage_of
 from rmqha.scan.walk import BLANK_HEADER_BYTES, I64, RECORD_MIN_BYTES, Chain, walk
 
@@ -131,9 +131,9 @@ def open_store(root: str, options: ViewOptions = COMMITTED, cache: ViewCache | N
     with told_of(root):
         try:
             return _inspect(root, options, cache).view()
-        except _ForgottenError:
-            assert cache is not None
-            cache.tails.clear()
+        except (_ForgottenError, CutError):
+            if cache is not None:
+                cache.tails.clear()
             return _inspect(root, options, cache).view()
 
 

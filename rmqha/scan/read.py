@@ -43,6 +43,10 @@ class GoneError(StoreError):
     """A file that was there when the store was looked at is not there any more."""
 
 
+class CutError(StoreError):
+    """Records that the walk has found are not there any more: a broker cuts its log meanwhile."""
+
+
 class LogFile:
     """A CommitLog file, open for reading. Positions are bytes from its start.
 
@@ -185,7 +189,10 @@ class LogFile:
         return found if found.whole.all() else None
 
     def records(self, starts: I64, source: Source | None = None) -> Records:
-        """These records, which must have passed the walk, in a window of their own."""
+        """These records, which must have passed the walk, in a window of their own. Raises CutError if they have been
+        cut since."""
         low, last = int(starts[0]), int(starts[-1])
         size = int.from_bytes(self.window(last, last + 4).data.tobytes(), "big")
+        if not RECORD_MIN_BYTES <= size <= self.name.size_bytes - last:
+            raise CutError(f"{self.name.path}: the record at {last} was cut while the store was read: read it again")
         return Records(self.window(low, last + size), starts - low, source or Source())

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rmqha.model.error import StoreError
 from rmqha.scan.api import ViewCache, ViewOptions, open_store, plan_ranges
+from rmqha.scan.read import LogFile
 from rmqha.scan.storage import LocalStorage
 from tests.store.log_writer import LogWriter, Message
 
@@ -177,3 +178,24 @@ def _told(root: Path, options: ViewOptions, cache: ViewCache | None) -> Any:
         return open_store(str(root), options, cache)
     except StoreError as error:
         return str(error)
+
+
+def test_a_log_that_is_cut_while_it_is_looked_at_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes of records that the walk had found were zeros when their queues were asked."""
+    writer = filled(tmp_path, 50)
+    writer.write(confirm_offset=0, epochs="1\n0\n1-0\n")
+    whole = open_store(str(tmp_path))
+    window, cut = LogFile.window, list[int]()
+
+    def cut_once(self: LogFile, start: int, stop: int, **named: Any) -> Any:
+        found = window(self, start, stop, **named)
+        if stop - start == 4 and not cut:
+            cut.append(start)
+            found.data[:4] = 0
+        return found
+
+    monkeypatch.setattr(LogFile, "window", cut_once)
+    assert open_store(str(tmp_path)) == whole
+    assert cut
