@@ -229,7 +229,7 @@ class GroupRequests:
         name = text(command, "groupName")
         self._groups.remove(name)
         if truth(command, "cleanOffset"):
-            for retry in pop_retry_topics(self._offsets, lambda other: self._groups.get(other) is not None, name):
+            for retry in pop_retry_topics(self._offsets, self._groups.has, name):
                 self._topics.remove(retry)
                 yield
                 self._changes.check()

@@ -204,9 +204,6 @@ class TableRequests:
         send, in any group."""
         self._metadata_leader.wait(lambda fault: done(fault) if fault else self._when_routed(lambda: done("")))
 
-    def _is_group(self, name: str) -> bool:
-        return self._groups.get(name) is not None
-
     def _delete_topic(self, channel: Channel, command: Command) -> Work:
         """Delete the topic, the retry topics of its pops, and its consumers' offsets in steps: if the peer disconnects
         in between, some stay, and it must ask again. The queues stay until the log loses their records: a topic of the
@@ -217,7 +214,7 @@ class TableRequests:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic.")
         self._topics.remove(name)
         for place, group in enumerate(self._offsets.groups_of(name), start=1):
-            for retry in pop_retry_topics(self._offsets, self._is_group, group, name):
+            for retry in pop_retry_topics(self._offsets, self._groups.has, group, name):
                 self._topics.remove(retry)
                 for _ in self._offsets.remove_topic(retry):
                     yield

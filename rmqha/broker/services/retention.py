@@ -84,17 +84,19 @@ class Retention:
     def _root_refusal(self) -> str:
         """The reason to refuse sends by the disk of queues, index and tables, which may be another one than the log's;
         "" without one. A broker that cannot dispatch ends."""
+        return refusal_of(self._config, *self._space(""))
+
+    def _space(self, path: str) -> tuple[int, int]:
+        """(used, free) bytes of the disk of `path`, once removed files are off it."""
         with disk_errors(self._disk, "", "ask how full the disk is"):
-            used_bytes, free_bytes = self._disk.space()
+            used_bytes, free_bytes = self._disk.space(path)
         pending_deletion_bytes = min(self._store.pending_deletion_bytes, used_bytes)
-        return refusal_of(self._config, used_bytes - pending_deletion_bytes, free_bytes + pending_deletion_bytes)
+        return used_bytes - pending_deletion_bytes, free_bytes + pending_deletion_bytes
 
     def _situation(self) -> RetentionInput:
         store, driver, wall_ms = self._store, self._driver, self._clock.wall_ms()
         files, active = store.oldest_files(self._config.delete_file_batch_max, wall_ms)
-        with disk_errors(self._disk, "", "ask how full the disk is"):
-            used_bytes, free_bytes = self._disk.space(LOG_DIRECTORY)  # which may be a link to another disk
-        pending_deletion_bytes = min(store.pending_deletion_bytes, used_bytes)
+        used_bytes, free_bytes = self._space(LOG_DIRECTORY)  # which may be a link to another disk
         return RetentionInput(
             wall_ms=wall_ms,
             local_hour=self.local_hour(),
@@ -102,8 +104,8 @@ class Retention:
             active=active,
             end_offset=store.max_phy_offset,
             settled_offset=store.settled_offset,
-            used_bytes=used_bytes - pending_deletion_bytes,
-            free_bytes=free_bytes + pending_deletion_bytes,
+            used_bytes=used_bytes,
+            free_bytes=free_bytes,
             needs=[ReplicaNeed(slave_id, offset) for slave_id, offset in driver.replica.slave_acks()],
             start_offset=self._start_offset,
             on_demand=self._checks_on_demand > 0,

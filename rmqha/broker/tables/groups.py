@@ -160,6 +160,10 @@ class GroupTable:
         self._max_count = config.max_group_count
         self._creations = TokenBucket(CREATION_SHARE * config.auto_create_max_per_second, self._clock.now_ms())
 
+    def has(self, name: str) -> bool:
+        """True if the group has settings here."""
+        return self.get(name) is not None
+
     def get(self, name: str) -> Mapping[str, Any] | None:
         return self._groups.get(name)
 

@@ -130,7 +130,8 @@ def test_pops_of_one_queue_share_a_read(old: Broker, memory: Memory) -> None:
     ] * 3
 
 
-def test_a_cold_queue_holds_up_no_other(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def first_queue_cold(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch) -> Broker:
+    """Of two queues, each with one message; the second one's has been popped."""
     broker = make_broker().start()
     for queue_id in range(2):
         broker.ask(send_command(queue_id=queue_id, body=b"%d" % queue_id))
@@ -139,6 +140,11 @@ def test_a_cold_queue_holds_up_no_other(make_broker: MakeBroker, monkeypatch: py
     size = broker.store.max_phy_offset // 2
     cold_at(monkeypatch, broker.config.mapped_file_size_commit_log, 0, size)
     assert bodies(pop(broker)) == [b"1"]
+    return broker
+
+
+def test_a_cold_queue_holds_up_no_other(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = first_queue_cold(make_broker, monkeypatch)
     channel = popping(broker)
     assert channel.take() == []
     load(broker)
@@ -260,14 +266,7 @@ def test_a_bad_sector_between_messages_stops_no_group(old: Broker, memory: Memor
 
 
 def test_a_bad_sector_of_one_queue_holds_up_no_other(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = make_broker().start()
-    for queue_id in range(2):
-        broker.ask(send_command(queue_id=queue_id, body=b"%d" % queue_id))
-    broker.close()
-    broker = make_broker().start()
-    size = broker.store.max_phy_offset // 2
-    cold_at(monkeypatch, broker.config.mapped_file_size_commit_log, 0, size)
-    assert bodies(pop(broker)) == [b"1"]
+    broker = first_queue_cold(make_broker, monkeypatch)
     fail(broker)
     channel = popping(broker, pollTime=8000)
     fail(broker)

@@ -53,6 +53,22 @@ def following(make_broker: MakeBroker, killed: Broker) -> Broker:
     return broker
 
 
+def heard_of_the_deletion_alone(make_broker: MakeBroker) -> Broker:
+    """A next master: the topic had the messages a and b, was deleted, and made again with the message c."""
+    broker = make_broker().start()
+    send(broker, b"a", b"b")
+    delete_topic(broker)
+    broker.core.save()
+    heard = (broker.directory / "config" / "topics.json").read_bytes()
+    send(broker, b"c")
+    broker.core.save()
+    broker.store.sync()
+    broker.store.close()
+    broker.open = False
+    (broker.directory / "config" / "topics.json").write_bytes(heard)
+    return make_broker().start()
+
+
 def topic_of(broker: Broker, name: str = "T") -> TopicConfig:
     topic = broker.core.topics.get(name)
     assert topic is not None
@@ -299,18 +315,7 @@ def test_a_new_topic_begins_at_its_end_where_records_of_the_old_one_were_lost(br
 
 def test_what_the_next_master_has_not_heard_of_does_not_hide_messages(make_broker: MakeBroker) -> None:
     """It knows that the topic was deleted and not that it was made again, as in AP: what was sent meanwhile comes."""
-    broker = make_broker().start()
-    send(broker, b"a", b"b")
-    delete_topic(broker)
-    broker.core.save()
-    heard = (broker.directory / "config" / "topics.json").read_bytes()
-    send(broker, b"c")
-    broker.core.save()
-    broker.store.sync()
-    broker.store.close()
-    broker.open = False
-    (broker.directory / "config" / "topics.json").write_bytes(heard)
-    broker = make_broker().start()
+    broker = heard_of_the_deletion_alone(make_broker)
     send(broker, b"d")
     assert bodies(pop(broker)) == [b"c", b"d"]
 
@@ -319,18 +324,7 @@ def test_a_topic_that_was_made_again_is_there_though_the_next_master_has_not_hea
     make_broker: MakeBroker,
 ) -> None:
     """What it was sent is acknowledged, and nobody may make the topic a third time."""
-    broker = make_broker().start()
-    send(broker, b"a", b"b")
-    delete_topic(broker)
-    broker.core.save()
-    heard = (broker.directory / "config" / "topics.json").read_bytes()
-    send(broker, b"c")
-    broker.core.save()
-    broker.store.sync()
-    broker.store.close()
-    broker.open = False
-    (broker.directory / "config" / "topics.json").write_bytes(heard)
-    broker = make_broker().start()
+    broker = heard_of_the_deletion_alone(make_broker)
     assert topic_of(broker).begins == {0: 2}
     assert bodies(pop(broker)) == [b"c"]
     delete_topic(broker)
