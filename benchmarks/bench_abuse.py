@@ -2,7 +2,8 @@
 and to memory; and what all protections together cost a busy producer.
 
 The attacks are those of tests/abuse, the attacker and all servers share the machine. Each row's quiet p99 is that of
-the same cluster before anybody attacked it, and the p99 after that of the second behind an attack. The rates are
+the same cluster before anybody attacked it, and the p99 after that of the second behind an attack. An attack begins
+when the cluster is as quiet as before the last one, or meets a new cluster. The rates are
 measured in turns: no protection, all of them.
 """
 
@@ -26,6 +27,8 @@ from tests.abuse.stage import Stage
 CONNECTIONS = (1, 10, 100)
 BOUNDS = Bounds(ratio=10, floor_ms=0)
 QUIET_S = 5.0
+MAX_UNQUIET_S = 10.0
+"""Time (s) that a cluster has to be as before an attack; then the next attack meets a new one."""
 BODY = b"x" * 1024
 COLUMNS = (
     "attack",
@@ -49,7 +52,7 @@ def attacks_on(setup: str, scratch: Path, seconds: float, connections: tuple[int
                 outcome = stage.attacked(attack, count, seconds)
                 rows.append({**outcome.row(), "problems": outcome.problems(BOUNDS)})
                 print(f"{setup} {name} {count}: {'; '.join(rows[-1]['problems']) or 'well'}", flush=True)
-                if outcome.is_over:
+                if outcome.is_over or not stage.becomes_quiet(MAX_UNQUIET_S):
                     stage.renew()
         count, lost = stage.all_received()
         print(f"{count} messages acknowledged in the last cluster, {len(lost)} of them not received")

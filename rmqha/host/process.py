@@ -6,6 +6,7 @@ import gc
 import os
 import resource
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,10 @@ LARGE_BYTES = 256 * 1024
 KEPT_BYTES = 1024 * 1024
 """Free memory at the end of the heap that stays: turns that read and write some hundred KiB each would ask the system
 for it each time, and a new page costs as much as a message of a batch."""
+SWITCH_INTERVAL_S = 0.000_5
+"""Time (s) after which a thread that runs Python gives the interpreter lock to one that waits for it; Python's default
+is 5 ms. The event loop gives the lock away with every read and write of a socket: beside a thread that encodes a table
+each of them would take that long."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 WANTED_SESSIONS = 10_000
 FEW_FILES_ADVICE = "raise the limit of open files: LimitNOFILE=65536 in the systemd unit, or ulimit -Hn 65536"
@@ -90,6 +95,7 @@ def run_server(
 
     raise_file_limit()
     give_back_large_memory()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     room = session_room()
     if tracer is not None and room < WANTED_SESSIONS:
         tracer.event("few_descriptors", connections=room, advice=FEW_FILES_ADVICE)

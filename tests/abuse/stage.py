@@ -265,6 +265,15 @@ class Stage:
         time.sleep(seconds)
         return [sent.taken_ms for sent in self.sends_between(began_ms, wall_ms())]
 
+    def becomes_quiet(self, max_s: float) -> bool:
+        """Wait until the p99 of a second's honest sends is at most twice the quiet one; False if that takes longer.
+        Servers handle what a one-way flood has left in their sockets after its connections have ended."""
+        until_s = time.monotonic() + max_s
+        while percentile_ms(self.be_quiet(1.0), 99) > 2 * self.quiet_p99_ms:
+            if time.monotonic() > until_s:
+                return False
+        return True
+
     def all_received(self) -> tuple[int, list[str]]:
         """End the honest clients: how many sends were acknowledged, and which of them were not received."""
         honest, self._honest = self._honest, None

@@ -21,6 +21,7 @@ import trio
 from rmqha.host.net.network import dial
 from rmqha.host.process import (
     KILLED_EXIT_CODE,
+    SWITCH_INTERVAL_S,
     raise_file_limit,
     run_server,
     started_at_ticks,
@@ -216,3 +217,20 @@ def test_large_memory_that_is_free_goes_back_to_the_system() -> None:
         for kind in ("plain", "pinned")
     }
     assert kept_mib["pinned"] < 10, kept_mib
+
+
+TURNS = """
+import sys
+from rmqha.host.process import run_server
+
+async def serve(stopping):
+    print(sys.getswitchinterval())
+
+run_server(serve)
+"""
+
+
+def test_threads_of_a_server_take_turns_more_often_than_pythons_default() -> None:
+    """Or each read and write of the event loop waits for 5 ms beside a thread that encodes a table."""
+    found = subprocess.run([sys.executable, "-c", TURNS], capture_output=True, text=True, check=True).stdout
+    assert float(found) == pytest.approx(SWITCH_INTERVAL_S) and SWITCH_INTERVAL_S < 0.001
