@@ -153,6 +153,11 @@ class Poller:
             entry.queued_at_s = time.monotonic()
             self._push(self._urgent_queue if entry.is_urgent else self._queue, entry)
 
+    @property
+    def has_waiting(self) -> bool:
+        """True if sessions wait to be served: the costs of those served now decide which are next."""
+        return bool(self._queue or self._urgent_queue)
+
     def charge_deferred(self, entry: QueueEntry, cost_us: float, request_count: int) -> None:
         """Add the cost (µs) of deferred requests, `request_count` of them, to the last slice of `entry`."""
         (self._urgent_queue if entry.is_urgent else self._queue).charge_deferred(entry, cost_us, request_count)
