@@ -33,9 +33,13 @@ CLOSE_TIMEOUT_S = 2.0
 MAX_REFUSED_LINES = 20
 """Most lines of one address in each GATHER_S; the rest is one line with their number."""
 MAX_TEXT_CHARS = 256
-MAX_FACT_COUNT = 32
+MAX_FACT_COUNT = 64
 """More than there are fields that say what a request is about."""
+MAX_LIST_FACTS = 16
+"""Facts of one entry that list names."""
 MAX_BODY_BYTES = 64 * 1024
+MAX_LIST_BYTES = 512 * 1024
+"""Bound of the service on a list of topics or groups (`rmqha.wire.body_bound`)."""
 EVERYDAY = frozenset(
     {
         RequestCode.SEND_MESSAGE,
@@ -336,17 +340,47 @@ def about(command: Command, *, trusted: bool) -> tuple[tuple[str, str], ...]:
         if found.setdefault(known, value) != value:
             found[name] = value  # a field that the request does not need hides none that it does
     if trusted and command.code in _CONFIG_CHANGES:
-        # values may be secrets
-        lines = bytes(command.body[: 16 * MAX_TEXT_CHARS]).decode(errors="replace").splitlines()
-        found["keys"] = ",".join(line.partition("=")[0].strip() for line in lines if "=" in line)[:MAX_TEXT_CHARS]
+        found |= _listed("keys", _keys_of(bytes(command.body[:MAX_BODY_BYTES]).decode(errors="replace")))
     for subject, name in _BODIES.get(command.code, ()) if trusted else ():
         found[subject] = _read(bytes(command.body), partial(_member, name, command.ext.get(name, "?")))
     if trusted and (listed := _LISTS.get(command.code)) is not None:
         subject, members, name = listed
-        found[subject] = _read(
-            bytes(command.body), lambda body: ",".join(str(item.get(name, "?")) for item in body[members])
-        )
+        found |= _listed(subject, _names_in(bytes(command.body), members, name))
     return tuple(found.items())
+
+
+def _keys_of(text: str) -> list[str]:
+    """Keys that the lines of a change name, as `parse_properties` reads them; their values may be secrets."""
+    lines = (line.strip() for line in text.splitlines())
+    return [line.partition("=")[0].strip() for line in lines if "=" in line and line[0] not in "#!"]
+
+
+def _names_in(body: bytes, members: str, name: str) -> list[str]:
+    """Values that the objects of a list in a document have under a name; "?" if it is too large or cannot be read."""
+    if len(body) > MAX_LIST_BYTES:
+        return ["?"]
+    try:
+        return [str(item.get(name, "?")) for item in json.loads(body)[members]]
+    except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
+        return ["?"]
+
+
+def _listed(subject: str, names: Iterable[str]) -> dict[str, str]:
+    """Facts with these names, each once: what does not fit into one stands in the next, `subject.2` and so on; who has
+    many to name hides none behind the others."""
+    facts, left = [""], deque(dict.fromkeys(names))
+    while left:
+        name = left[0][:MAX_TEXT_CHARS]
+        joined = f"{facts[-1]},{name}" if facts[-1] else name
+        if len(joined) > MAX_TEXT_CHARS:
+            if len(facts) == MAX_LIST_FACTS:
+                break
+            facts.append("")
+            continue
+        facts[-1] = joined
+        left.popleft()
+    found = {subject if place == 1 else f"{subject}.{place}": fact for place, fact in enumerate(facts, 1)}
+    return found | ({"more": str(len(left))} if left else {})
 
 
 def _is_renamed(field: tuple[str, str]) -> bool:

@@ -134,6 +134,44 @@ def test_all_that_a_request_may_be_about_finds_room() -> None:
     assert ("groupName", "G") in found[: audit.MAX_FACT_COUNT]
 
 
+TOPICS = json.dumps({"topicConfigList": [{"topicName": f"Topic{number:03}"} for number in range(300)]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        (Command(RequestCode.UPDATE_BROKER_CONFIG, {}, b"#=\n" * 2000 + b"! a=b\n" * 500 + b"last=1"), ["last"]),
+        (
+            Command(
+                RequestCode.UPDATE_BROKER_CONFIG, {}, b"".join(b"key%03d=1\n" % number for number in range(300)) * 2
+            ),
+            [f"key{number:03}" for number in range(300)],
+        ),
+        (
+            Command(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, dict.fromkeys(audit._ABOUT, "Decoy"), TOPICS),
+            [f"Topic{number:03}" for number in range(300)],
+        ),
+        (
+            Command(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, TOPICS.replace(b"}]", b"}" + b" " * 100_000 + b"]")),
+            [f"Topic{number:03}" for number in range(300)],
+        ),
+    ],
+)
+def test_nothing_that_a_request_names_first_hides_what_it_names_last(command: Command, names: list[str]) -> None:
+    """An admin of a part could change a key, or a topic, that no line of the log has."""
+    found = audit.about(command, trusted=True)[: audit.MAX_FACT_COUNT]
+    assert all(len(value) <= audit.MAX_TEXT_CHARS for _, value in found)
+    listed = [name for fact, value in found for name in value.split(",") if fact.partition(".")[0] in ("keys", "topic")]
+    assert listed == names
+
+
+def test_what_finds_no_room_at_all_is_counted() -> None:
+    body = b"".join(b"key%05d=1\n" % number for number in range(5000))
+    found = dict(audit.about(Command(RequestCode.UPDATE_BROKER_CONFIG, {}, body), trusted=True))
+    listed = sum(len(value.split(",")) for fact, value in found.items() if fact.startswith("keys"))
+    assert int(found["more"]) == 5000 - listed > 0
+
+
 def test_every_request_is_kept_on_demand(tmp_path: Path, tracer: HostTracer) -> None:
     made = opened(tmp_path, tracer, "all")
     guarded(tmp_path, made, signed_send("T"), Command(RequestCode.GET_BROKER_CONFIG))
