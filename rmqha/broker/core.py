@@ -180,12 +180,12 @@ class BrokerCore:
         self.retry_rules = rules = RetryRules(config, self.topics, self.groups, self.locks)
         levels, held = len(levels_ms), (self.metadata_leader.wait, shell)
         keys = _unique_keys(store_host, host, clock.wall_ms())
-        send_parts = (*held, kernel, keys, clock, self.timers.recall_fault)
-        self.send = SendProcessor(
-            config, self.topics, self.driver, store_host, rules, levels, self.throttle, *send_parts
-        )
         self.transactions = TransactionService(
             config, store, self.driver, self.offsets, self.topics, self.clients, clock, tracer, store_host, shell
+        )
+        send_parts = (*held, kernel, keys, clock, self.timers.recall_fault, self.transactions)
+        self.send = SendProcessor(
+            config, self.topics, self.driver, store_host, rules, levels, self.throttle, *send_parts
         )
         self.cold_reads = ColdReads(shell.wake_cold_reads)
         self.pull = self._pulls(config, host.memory_bytes)

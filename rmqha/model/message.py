@@ -79,6 +79,8 @@ PROPERTY_ORIGIN_GROUP = "ORIGIN_GROUP"
 PROPERTY_SHARDING_KEY = "__SHARDINGKEY"
 PROPERTY_PRIORITY = "_SYS_MSG_PRIORITY_"
 PROPERTY_CRC32 = "__CRC32#"
+PROPERTY_ACCOUNT = "RMQHA_ACCOUNT"
+"""Own. Property of a half message and of a recall: the account (`Principal.mark`) whose share it counts for."""
 
 SYS_FLAG_COMPRESSED = 0x1
 SYS_FLAG_MULTI_TAGS = 0x2

@@ -4,10 +4,13 @@ Pure."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from rmqha.model.access import AccessList, Needs
+    from rmqha.model.access import AccessList, Account, Needs
+
+MARK_CHARS = 16
 
 
 class Accounts(Protocol):
@@ -21,7 +24,7 @@ class Principal:
     """An account by name. Its rights are looked up whenever it is asked, so that a change of the accounts counts for
     requests that wait and clients that are connected, too."""
 
-    __slots__ = ("_accounts", "_host", "access_key", "denied")
+    __slots__ = ("_accounts", "access_key", "denied", "host")
 
     def __init__(
         self,
@@ -34,7 +37,7 @@ class Principal:
         to be called by whoever refuses a request that was let in, with the request and the reason. `host`:
         the address it asks from."""
         self._accounts = accounts
-        self._host = host
+        self.host = host
         self.access_key = access_key
         self.denied: Callable[[Any, str], None] = _nobody_counts if denied is None else denied
 
@@ -51,13 +54,25 @@ class Principal:
         return account is not None and account.admin
 
     @property
+    def account(self) -> Account | None:
+        """The account as it is now; None if there is none, or none is needed."""
+        return None if self._accounts is None else self._accounts.access.accounts.get(self.access_key)
+
+    @property
+    def mark(self) -> str:
+        """Text by which the log knows an account that has a share of something; "" for who may have all of it."""
+        if not self.is_restricted or self.is_admin:
+            return ""
+        return blake2b(self.access_key.encode("utf-8", "surrogatepass"), digest_size=MARK_CHARS // 2).hexdigest()
+
+    @property
     def sees_secrets_places(self) -> bool:
         """True if it may know in which files a server's secrets are, and which accounts there are."""
         return not self.is_restricted or self.is_admin
 
     def refusal(self, needs: Needs) -> str:
         """ "" if it may, else why not, in one sentence."""
-        return "" if self._accounts is None else self._accounts.access.refusal(self.access_key, needs, self._host)
+        return "" if self._accounts is None else self._accounts.access.refusal(self.access_key, needs, self.host)
 
     def producer_group_refusal(self, group: str) -> str:
         """ "" if it may be a producer of the group, else why not, in one sentence."""

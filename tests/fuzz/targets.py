@@ -166,7 +166,7 @@ def _timer_snapshot(data: bytes) -> None:
         waiting.add_span(span)
     for entry in kept.late:
         waiting.add(*entry)
-    recalls.take(kept.recalls)
+    recalls.take(kept.recalls, kept.recall_marks)
     assert len(waiting.take_all()) == sum(waiting.topic_counts.values()) + len(kept.late) + sum(
         len(span.topics) // 2 for span in kept.spans
     )
@@ -177,7 +177,7 @@ def _timer_kept() -> list[bytes]:
     for offset, slot_ms in enumerate((5000, 5000, 70_000, 5000, 1_000_000)):
         waiting.add(slot_ms, offset, offset % 2)
     progress = TimerProgress(4000, 0, 5, 0)
-    kept = TimerSnapshot(progress, 5, 100, 7, [b"T", b"U"], {5000: bytes(16)}, waiting.spans(), [(3000, 4)])
+    kept = TimerSnapshot(progress, 5, 100, 7, [b"T", b"U"], {5000: bytes(16)}, waiting.spans(), [(3000, 4)], {})
     return [cbor2.dumps(encode_snapshot(kept))]
 
 

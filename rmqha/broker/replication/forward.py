@@ -19,7 +19,8 @@ from typing import Any, Protocol
 
 import trio
 
-from rmqha.broker.requests.request import FORWARDED, UNWRITTEN, Channel
+from rmqha.broker.requests.record_access import was_refused
+from rmqha.broker.requests.request import FORWARDED, UNWRITTEN, Channel, Shares
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import NotSentError, UnreachableError
 from rmqha.model.identity import Role
@@ -30,7 +31,7 @@ from rmqha.wire.command import FLAG_ONEWAY, Command, payload_bytes
 HOLD_MS = 2500
 """Time (ms) for which sends are held: below the 3 s time-out of a Java producer, above the longest hand-over."""
 MAX_HELD_COUNT, MAX_HELD_BYTES = 1000, 64 * 1024 * 1024
-"""Bounds on held requests and their bytes; more are refused with code 14."""
+"""Bounds on held requests and their bytes, of which one account has half; more are refused with code 14."""
 POLL_MS = 5
 MASTER_CHANGED = "the master has changed; ask for the route"
 """Remark of the answer to a send that was held in vain: it is not written."""
@@ -112,7 +113,7 @@ class SendForwarder:
         """True if forwarding was traced in this window."""
         self._held: dict[Channel, deque[tuple[int, Command]]] = {}
         """(deadline, request) by connection, the oldest first; the first one is being handled."""
-        self._held_count = self._held_bytes = 0
+        self._held_counts, self._held_bytes = Shares(MAX_HELD_COUNT), Shares(MAX_HELD_BYTES)
         self.forwarded_count = 0
 
     def role_changed(self) -> None:
@@ -139,23 +140,32 @@ class SendForwarder:
         """Hold or forward requests; False if this broker must handle them itself."""
         if not self.is_holding(channel):
             return False
-        queue, size_bytes = self._held.get(channel), sum(map(payload_bytes, commands))
-        if (
-            self._held_count + len(commands) > MAX_HELD_COUNT
-            or self._held_bytes + size_bytes > MAX_HELD_BYTES
-            or any(FORWARDED in item.ext for item in commands)
-        ):
+        if any(FORWARDED in item.ext for item in commands) or not self._take_places(commands):
             return False
-        deadline_ms = self._clock.now_ms() + HOLD_MS
+        queue, deadline_ms = self._held.get(channel), self._clock.now_ms() + HOLD_MS
         for command in commands:
             command.body = bytes(command.body)  # the socket's buffer is used again
         if queue is None:
             queue = self._held[channel] = deque()
             self._tasks.start_soon(self._drain, channel, queue)
         queue.extend((deadline_ms, command) for command in commands)
-        self._held_count += len(commands)
-        self._held_bytes += size_bytes
         return True
+
+    def _take_places(self, commands: list[Command]) -> bool:
+        """Count requests that are to be held; False, and none is counted, without room for all of them."""
+        for place, command in enumerate(commands):
+            if self._held_counts.take(command.principal):
+                if self._held_bytes.take(command.principal, payload_bytes(command)):
+                    continue
+                self._held_counts.give_back(command.principal.access_key)
+            for earlier in commands[:place]:
+                self._give_back(earlier, payload_bytes(earlier))
+            return False
+        return True
+
+    def _give_back(self, command: Command, size_bytes: int) -> None:
+        self._held_counts.give_back(command.principal.access_key)
+        self._held_bytes.give_back(command.principal.access_key, size_bytes)
 
     async def _drain(self, channel: Channel, queue: deque[tuple[int, Command]]) -> None:
         while queue:
@@ -166,8 +176,7 @@ class SendForwarder:
             except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
                 channel.fail(error, [command])
             queue.popleft()
-            self._held_count -= 1
-            self._held_bytes -= size_bytes
+            self._give_back(command, size_bytes)
         del self._held[channel]
 
     async def _handle(self, channel: Channel, command: Command, deadline_ms: int) -> None:
@@ -175,7 +184,8 @@ class SendForwarder:
         while (left_ms := deadline_ms - self._clock.now_ms()) > 0:
             master = replica.newest_master_address
             if replica.role is Role.MASTER and not replica.hands_over and not self._waits_for_set:
-                self._admit(channel, [command])
+                if not was_refused(channel, command):
+                    self._admit(channel, [command])
                 return
             known = not replica.is_master and master not in ("", self._own_address)
             if known and await self._forward(channel, command, master, left_ms):

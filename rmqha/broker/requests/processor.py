@@ -10,9 +10,17 @@ from rmqha.broker.replication.waiter import RecordGatherer
 from rmqha.broker.requests.consumer_requests import ConsumerRequests
 from rmqha.broker.requests.pull import PullProcessor
 from rmqha.broker.requests.query_requests import QueryRequests
-from rmqha.broker.requests.request import Channel, Handler, PausingWork, RequestError, Steps, not_admitted
+from rmqha.broker.requests.request import (
+    Channel,
+    Handler,
+    PausingWork,
+    RequestError,
+    SendHolder,
+    Steps,
+    not_admitted,
+)
 from rmqha.broker.requests.retry import SendBackProcessor
-from rmqha.broker.requests.send import SendHolder, SendProcessor
+from rmqha.broker.requests.send import SendProcessor
 from rmqha.broker.services.replies import ReplyProcessor
 from rmqha.broker.services.transaction_service import TransactionService
 from rmqha.broker.timers.recall import RecallProcessor

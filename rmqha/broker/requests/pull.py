@@ -12,10 +12,11 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from rmqha.broker.cold_reads import COLD_WAIT_MS, MAX_LOAD_COUNT, ColdPart, ColdReads
-from rmqha.broker.requests.record_access import denied
+from rmqha.broker.requests.record_access import denied, was_refused
 from rmqha.broker.requests.request import (
     Channel,
     RequestError,
+    Shares,
     is_beyond,
     is_of_lost_tail,
     no_group,
@@ -40,11 +41,12 @@ from rmqha.model.code import ForbiddenType, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import DamagedError
 from rmqha.model.offset import MASTER_ID, PhyOffset, QueueOffset
+from rmqha.model.principal import Principal
 from rmqha.port import Clock
 from rmqha.store.cold_range import ColdRange
 from rmqha.store.integrity.damage import DamageTable
 from rmqha.store.reader import NO_DISK_LIMITS, DiskLimits, PullResult, RecordPredicate
-from rmqha.wire.auth.acl_needs import needs
+from rmqha.wire.auth.accesses import refusal_now
 from rmqha.wire.command import Command
 
 FLAG_COMMIT_OFFSET = 1
@@ -197,10 +199,13 @@ class PullProcessor:
         self.traffic: Traffic | None = None
         """Set if metrics are shown."""
         self._pulled_to: dict[tuple[str, str, int], int] = {}
-        self._held_filters = HeldFilters()
-        self.hold_count = 0
+        self._places, self._held_filters = Shares(MAX_HOLD_COUNT), HeldFilters()
         self.get_count = 0
         self.miss_count = 0
+
+    @property
+    def hold_count(self) -> int:
+        return self._places.used
 
     def configure(self, config: BrokerConfig) -> None:
         self._config = config
@@ -463,8 +468,8 @@ class PullProcessor:
     ) -> None:
         key = pull.topic, pull.queue_id
         own_count = self._held.get(channel, {}).get(key, 0)
-        is_full = self.hold_count >= MAX_HOLD_COUNT or own_count >= MAX_HOLD_COUNT_OF_ONE
-        if wait_ms <= 0 or self._refusing or is_full or not self._held_filters.hold(pull.filter.chars):
+        may_wait = wait_ms > 0 and not self._refusing and own_count < MAX_HOLD_COUNT_OF_ONE
+        if not may_wait or not self._take_place(command.principal, pull.filter.chars):
             master = self._is_master()
             result = self._read(pull, pull.offset) if cold_range else self._empty(pull, scanned_to, master)
             channel.send(self._reply(command, pull, result, master))
@@ -474,7 +479,15 @@ class PullProcessor:
         self._holds.setdefault(key, []).append(hold)
         self._held.setdefault(channel, {})[key] = own_count + 1
         self._due.setdefault(hold.deadline_ms // TICK_MS, {})[key] = None
-        self.hold_count += 1
+
+    def _take_place(self, principal: Principal, filter_chars: int) -> bool:
+        """Count a hold with its filter; False, and nothing is counted, without room for both."""
+        if not self._places.take(principal):
+            return False
+        if not self._held_filters.hold(filter_chars, principal):
+            self._places.give_back(principal.access_key)
+            return False
+        return True
 
     def dispatched(self, grown: Iterable[tuple[str, int]]) -> None:
         """Answer the holds of queues that have grown if they have messages now."""
@@ -552,6 +565,8 @@ class PullProcessor:
     def _tell_unreadable(self, cold_range: ColdRange, reason: str, high: QueueOffset, hold: _Hold) -> bool:
         if hold.cold_range != cold_range:
             return False
+        if was_refused(hold.channel, hold.command):
+            return True
         if hold.pull.max_count > 1 and hold.pull.filter.takes_all:
             # the bad sector may contain records between its messages
             hold.pull = hold.pull._replace(max_count=1)
@@ -562,8 +577,7 @@ class PullProcessor:
 
     def _refusal(self, hold: _Hold) -> Command | None:
         """Refusal of a hold whose pull would be refused now."""
-        principal = hold.command.principal
-        if principal.is_restricted and (reason := principal.refusal(needs(hold.command))):
+        if reason := refusal_now(hold.command):
             refused = denied(hold.command, reason)
             return hold.command.reply(refused.code, {}, remark=reason)
         if not self._config.grants_reads:
@@ -585,6 +599,8 @@ class PullProcessor:
         offset = self._offsets.reset_for(pull.group, pull.topic, pull.queue_id, pull.offset)
         if offset is None:
             return False
+        if was_refused(hold.channel, hold.command):
+            return True
         hold.channel.send(self._reset_reply(hold.command, pull, offset))
         return True
 
@@ -617,6 +633,8 @@ class PullProcessor:
             self._sweep(key, lambda hold: hold.channel is channel)
 
     def _give_up(self, hold: _Hold, master: bool) -> bool:
+        if was_refused(hold.channel, hold.command):
+            return True
         result = self._still_cold(hold) if hold.cold_range else self._empty(hold.pull, hold.scanned_to, master)
         hold.channel.send(self._reply(hold.command, hold.pull, result, master))
         return True
@@ -636,8 +654,9 @@ class PullProcessor:
 
     def _forget(self, key: _Queue, hold: _Hold) -> None:
         channel = hold.channel
-        self.hold_count -= 1
-        self._held_filters.drop(hold.pull.filter.chars)
+        access_key = hold.command.principal.access_key
+        self._places.give_back(access_key)
+        self._held_filters.drop(hold.pull.filter.chars, access_key)
         held = self._held[channel]
         held[key] -= 1
         if not held[key]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
-from rmqha.broker.requests.request import Channel, Handler, RequestError, Work, number, text, truth
+from rmqha.broker.requests.record_access import was_refused
+from rmqha.broker.requests.request import Channel, Handler, RequestError, Shares, Work, number, text, truth
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import StoreError, UsageError
@@ -23,6 +25,12 @@ MAX_SEARCH_COUNT_OF_ONE = 4
 """Long searches of one connection."""
 
 
+class _Search(NamedTuple):
+    channel: Channel
+    command: Command
+    walk: IndexSearch
+
+
 class QueryRequests:
     """Queries on master and slaves, each from its dispatched records. A search of more than one step is queued: `step`
     continues the next one. `search_soon` is called when there is one."""
@@ -30,7 +38,9 @@ class QueryRequests:
     def __init__(self, config: BrokerConfig, index: IndexService, search_soon: Callable[[], None]) -> None:
         self._index = index
         self._search_soon = search_soon
-        self._searches: deque[tuple[Channel, Command, IndexSearch]] = deque()
+        self._searches: dict[str, deque[_Search]] = {}
+        """Searches by account (access key): those of one are continued in turn, and so are the accounts."""
+        self._places = Shares(MAX_SEARCH_COUNT)
         self._body_limit_bytes = config.max_frame_bytes - FRAME_SPARE_BYTES
 
     def handlers(self) -> dict[int, Handler]:
@@ -38,23 +48,44 @@ class QueryRequests:
 
     def closed(self, channel: Channel) -> None:
         """End the searches of a closed connection."""
-        if any(other is channel for other, _, _ in self._searches):
-            self._searches = deque(item for item in self._searches if item[0] is not channel)
+        for key in [key for key, items in self._searches.items() if any(item.channel is channel for item in items)]:
+            items = self._searches.pop(key)
+            kept = deque(item for item in items if item.channel is not channel)
+            self._places.give_back(key, len(items) - len(kept))
+            if kept:
+                self._searches[key] = kept
 
     def step(self) -> bool:
-        """Do a step of the oldest search; True if there are more."""
+        """Do a step of the oldest search of the account whose turn it is; True if there are more."""
         if not self._searches:
             return False
-        channel, command, search = self._searches.popleft()
+        key = next(iter(self._searches))
+        items = self._searches.pop(key)
+        item, is_done = items.popleft(), True
+        try:
+            is_done = self._is_done(item)
+        finally:
+            if is_done:
+                self._places.give_back(key)
+            else:
+                items.append(item)
+            if items:
+                self._searches[key] = items  # behind all others
+        return bool(self._searches)
+
+    def _is_done(self, item: _Search) -> bool:
+        """Do a step; True if it is answered."""
+        channel, command, search = item
+        if was_refused(channel, command):
+            return True
         try:
             reply = self._walked(command, search)
         except RequestError as error:
             reply = command.reply(error.code, remark=str(error))
         if reply is None:
-            self._searches.append((channel, command, search))
-        else:
-            channel.send(reply)
-        return bool(self._searches)
+            return False
+        channel.send(reply)
+        return True
 
     def _query(self, channel: Channel, command: Command) -> Work:
         topic, key = text(command, "topic"), text(command, "key")
@@ -75,13 +106,13 @@ class QueryRequests:
         return reply
 
     def _wait_in_line(self, channel: Channel, command: Command, search: IndexSearch) -> None:
-        own_count = sum(other is channel for other, _, _ in self._searches)
         principal = command.principal
-        of_account = sum(other.principal.access_key == principal.access_key for _, other, _ in self._searches)
-        is_full = len(self._searches) >= MAX_SEARCH_COUNT or own_count >= MAX_SEARCH_COUNT_OF_ONE
-        if is_full or (principal.is_restricted and not principal.is_admin and 2 * of_account >= MAX_SEARCH_COUNT):
+        waiting = self._searches.get(principal.access_key, deque())
+        own_count = sum(item.channel is channel for items in self._searches.values() for item in items)
+        if own_count >= MAX_SEARCH_COUNT_OF_ONE or not self._places.take(principal):
             raise RequestError(ResponseCode.SYSTEM_BUSY, "too many searches of the index are under way; ask again")
-        self._searches.append((channel, command, search))
+        waiting.append(_Search(channel, command, search))
+        self._searches[principal.access_key] = waiting
         self._search_soon()
 
     def _walked(self, command: Command, search: IndexSearch) -> Command | None:

@@ -6,7 +6,7 @@ keeps messages of all others belongs to the topic of its destination.
 
 from __future__ import annotations
 
-from rmqha.broker.requests.request import RequestError
+from rmqha.broker.requests.request import Channel, RequestError
 from rmqha.model.access import Needs, Permission, is_mixed
 from rmqha.model.code import ResponseCode
 from rmqha.model.message import (
@@ -17,6 +17,7 @@ from rmqha.model.message import (
     find_property,
 )
 from rmqha.store.log.record import Record
+from rmqha.wire.auth.accesses import refusal_now
 from rmqha.wire.command import Command
 
 
@@ -69,6 +70,16 @@ def denied(command: Command, reason: str, told: str = "") -> RequestError:
     `told`: text of the answer in place of the reason, which the audit log has."""
     command.principal.denied(command, reason)
     return RequestError(ResponseCode.NO_PERMISSION, told or reason)
+
+
+def was_refused(channel: Channel, command: Command) -> bool:
+    """True, and it is answered, if the account of a request that has waited may not make it any more."""
+    if not (reason := refusal_now(command)):
+        return False
+    refused = denied(command, reason)
+    if not command.is_oneway:
+        channel.send(command.reply(refused.code, {}, remark=reason))
+    return True
 
 
 def _property(record: Record, name: str) -> str:

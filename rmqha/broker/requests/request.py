@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from functools import lru_cache
+from ipaddress import ip_address
 from typing import Protocol
 
 from rmqha.model.code import SEE_FAQ, ResponseCode
 from rmqha.model.error import RmqhaError, StoreError
+from rmqha.model.identity import parse_address
 from rmqha.model.offset import QueueOffset
 from rmqha.model.principal import Principal
 from rmqha.port import Pause
@@ -132,6 +135,21 @@ def number(command: Command, name: str, default: int | None = None) -> int:
 
 def truth(command: Command, name: str) -> bool:
     return command.ext.get(name, "").lower() == "true"
+
+
+class SendHolder(Protocol):
+    """Holder of sends during or after a hand-over; a `BrokerShell` is one."""
+
+    def is_holding(self, channel: Channel) -> bool: ...
+
+    def hold(self, channel: Channel, commands: list[Command]) -> bool: ...
+
+
+@lru_cache(maxsize=4096)
+def host_of(address: str) -> tuple[bytes, int]:
+    """Address bytes (4 or 16) and port of a numeric "host:port". Raises ValueError."""
+    host, port = parse_address(address)
+    return ip_address(host).packed, port
 
 
 class MetadataReplication(Protocol):

@@ -9,25 +9,23 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from ipaddress import ip_address
 from typing import NamedTuple, Protocol
 
 from rmqha.broker.replication.append_throttle import AppendThrottle
 from rmqha.broker.replication.waiter import FramesWaiter, TopicWaiter, Waiter, Waiting
 from rmqha.broker.requests.record_access import require_producer
-from rmqha.broker.requests.request import Channel, Handler, RequestError, Steps, not_admitted
+from rmqha.broker.requests.request import Channel, Handler, RequestError, SendHolder, Steps, host_of, not_admitted
 from rmqha.broker.requests.retry import RetryRules
 from rmqha.broker.services.schedule import to_schedule
 from rmqha.broker.services.traffic import Traffic
 from rmqha.broker.services.transaction import RENEWAL_BYTES, to_half
 from rmqha.broker.tables.topics import DEFAULT_TOPIC, TopicConfig, TopicTable, is_broker_only, refusal_to_send
-from rmqha.broker.timers.message import deliver_at_ms, to_timer
+from rmqha.broker.timers.message import deliver_at_ms, of_account, to_timer
 from rmqha.kernel.batch_kernel import BatchKernel, SendPart, SendRead, SendResults, SendRules
 from rmqha.model.code import SEE_FAQ, RequestCode, ResponseCode
 from rmqha.model.config.delay_level import SCHEDULE_TOPIC, delay_level
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import UsageError
-from rmqha.model.identity import parse_address
 from rmqha.model.message import (
     DLQ_PREFIX,
     HALF_TOPIC,
@@ -108,12 +106,16 @@ class MasterLog(Protocol):
         ...
 
 
-class SendHolder(Protocol):
-    """Holder of sends during or after a hand-over; a `BrokerShell` is one."""
+class HalfMessages(Protocol):
+    """Half messages that wait; `TransactionService` is one."""
 
-    def is_holding(self, channel: Channel) -> bool: ...
+    def half_fault(self, principal: Principal) -> str:
+        """Reason why the account may have no more of them, else ""."""
+        ...
 
-    def hold(self, channel: Channel, commands: list[Command]) -> bool: ...
+    def prepared(self, queue_offset: int, principal: Principal) -> None:
+        """Take note of one of that account that was appended."""
+        ...
 
 
 class _Request(NamedTuple):
@@ -174,12 +176,13 @@ class SendProcessor:
         kernel: BatchKernel,
         unique_keys: UniqueKeys,
         clock: Clock,
-        recall_fault: Callable[[], str],
+        recall_fault: Callable[[Principal], str],
+        halves: HalfMessages,
     ) -> None:
         """`when_held` calls back when the set has the present topics (`MetadataLeader.wait`). `holder` holds sends
-        during or after a hand-over (`SendForwarder`). `recall_fault` returns the reason why no more timer messages can
-        be recalled now, or ""."""
-        self._unique_keys, self._recall_fault = unique_keys, recall_fault
+        during or after a hand-over (`SendForwarder`). `recall_fault` returns the reason why an account can recall
+        no more timer messages now, or ""."""
+        self._unique_keys, self._recall_fault, self._halves = unique_keys, recall_fault, halves
         self._config = config
         self._kernel = kernel
         self._topics = topics
@@ -365,6 +368,8 @@ class SendProcessor:
             command, request, queue_id, content = item
             first, count = start, item.message_count
             start += count
+            if isinstance(content, NewMessage) and content.topic == HALF_TOPIC:
+                self._halves.prepared(stored.queue_offsets[first], command.principal)
             if command.flag & FLAG_ONEWAY:
                 continue
             phy_offsets = stored.phy_offsets[first:start]
@@ -463,6 +468,8 @@ class SendProcessor:
         if is_prepared and command.principal.is_restricted:
             # who hears of it when it waits, and ends it
             require_producer(command, (find_property(request.properties, _PRODUCER_GROUP) or b"").decode())
+            if fault := self._halves.half_fault(command.principal):
+                raise _Refused(ResponseCode.SYSTEM_BUSY, fault)
         sys_flag, body = request.sys_flag & ~SYS_FLAG_TRANSACTION_MASK, bytes(command.body)
         if request.is_batch:
             parts = self.split(body)
@@ -497,14 +504,14 @@ class SendProcessor:
             request.reconsume_times,
         )
         if is_prepared:
-            message = to_half(message)
+            message = to_half(message, command.principal.mark)
             if len(message.properties) + RENEWAL_BYTES > MAX_PROPERTIES_BYTES:
                 raise _illegal("the properties of a transactional message leave no room for those of its checks")
         elif not request.is_batch and (_DELAY in request.properties or _DELIVER in request.properties):
-            message = self._delayed(message)
+            message = self._delayed(message, command.principal)
         return queue_id, message
 
-    def _delayed(self, message: NewMessage) -> NewMessage:
+    def _delayed(self, message: NewMessage, principal: Principal) -> NewMessage:
         """Waiting form of a delayed message; a delay level overrides a time. Raises _Refused."""
         scheduled = to_schedule(message, self._level_count)
         if scheduled is not message:
@@ -526,8 +533,10 @@ class SendProcessor:
                 f"timer message illegal, the delay time should not be bigger than the max delay {max_ms}ms; or if set "
                 "del msg, the delay time should be bigger than the current time"
             )
-        if PROPERTY_TIMER_DELETE_UNIQUE_KEY in properties and (fault := self._recall_fault()):
-            raise _Refused(ResponseCode.SYSTEM_BUSY, fault)
+        if PROPERTY_TIMER_DELETE_UNIQUE_KEY in properties:
+            if fault := self._recall_fault(principal):
+                raise _Refused(ResponseCode.SYSTEM_BUSY, fault)
+            message = of_account(message, principal.mark)
         if at_ms <= now_ms:
             return message
         if self.traffic is not None:
@@ -785,10 +794,3 @@ def _int64(value: str) -> int:
     if not -(1 << 63) <= number < 1 << 63:
         raise ValueError(f"{value} is not a 64 bit integer")
     return number
-
-
-@lru_cache(maxsize=4096)
-def host_of(address: str) -> tuple[bytes, int]:
-    """Address bytes (4 or 16) and port of a numeric "host:port". Raises ValueError."""
-    host, port = parse_address(address)
-    return ip_address(host).packed, port

@@ -13,7 +13,7 @@ stored), renewed (the copy waits instead), closed (marked, or given up).
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
@@ -23,6 +23,7 @@ from rmqha.model.message import (
     CHECK_MAX_TOPIC,
     HALF_TOPIC,
     OP_TOPIC,
+    PROPERTY_ACCOUNT,
     PROPERTY_CHECK_IMMUNITY_SECONDS,
     PROPERTY_CRC32,
     PROPERTY_REAL_QUEUE_ID,
@@ -39,27 +40,36 @@ from rmqha.model.message import (
     encode_properties,
     find_property,
 )
+from rmqha.model.principal import MARK_CHARS
 from rmqha.store.log.record import Host, NewMessage, Record
 
 RENEWAL_BYTES = 64
 """Bytes of properties that a half message must leave for those of a check."""
 MAX_OPEN_COUNT = 100_000
 """Bound on tracked half messages, and on marks that precede theirs."""
+MAX_OPEN_COUNT_OF_ONE = MAX_OPEN_COUNT // 2
+"""Bound on the half messages of one account that wait."""
+MAX_OWNED_COUNT = 2 * MAX_OPEN_COUNT
+"""Bound on half messages whose account is remembered."""
 MAX_MARK_COUNT = 1 << 16
 MAX_REMEMBERED_COUNT = 1 << 16
 REMOVE_TAG = "d"
 PROPERTY_WAITING_FROM = "RMQHA_WAITING_FROM"
 """Own. Property of a mark: "half,op", the offsets from which half messages and marks determine what waits at the time
 of the mark."""
+_NO_PRODUCERS = (PROPERTY_ACCOUNT, PROPERTY_TRANSACTION_CHECK_TIMES, PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET)
+"""Properties of half messages that brokers alone say."""
 _MARK_PROPERTIES = encode_properties({PROPERTY_WAIT: "true", PROPERTY_TAGS: REMOVE_TAG})
 
 
 # --- forms ------------------------------------------------------------------------------------------------------------
-def to_half(message: NewMessage) -> NewMessage:
-    """Half message of a prepared message."""
+def to_half(message: NewMessage, mark: str = "") -> NewMessage:
+    """Half message of a prepared message; `mark`: the account (`Principal.mark`) whose share it counts for."""
     properties = decode_properties(message.properties)
-    for name in (PROPERTY_CRC32, PROPERTY_TRANSACTION_CHECK_TIMES, PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET):
+    for name in (*_NO_PRODUCERS, PROPERTY_CRC32):
         properties.pop(name, None)
+    if mark:
+        properties[PROPERTY_ACCOUNT] = mark
     if properties.get(PROPERTY_UNIQUE_KEY):
         properties[PROPERTY_TRANSACTION_ID] = properties[PROPERTY_UNIQUE_KEY]
     properties[PROPERTY_REAL_TOPIC] = message.topic
@@ -82,11 +92,17 @@ def to_commit(half: Record, store_host: Host) -> NewMessage | None:
     place = real_place(properties)
     if place is None:
         return None
-    for name in (PROPERTY_CRC32, PROPERTY_REAL_TOPIC, PROPERTY_REAL_QUEUE_ID):
+    for name in (PROPERTY_CRC32, PROPERTY_REAL_TOPIC, PROPERTY_REAL_QUEUE_ID, PROPERTY_ACCOUNT):
         properties.pop(name, None)
     sys_flag = half.sys_flag & ~SYS_FLAG_TRANSACTION_MASK | SYS_FLAG_TRANSACTION_COMMIT
     made = _again(half, place[0], properties, store_host)
     return replace(made, queue_id=place[1], sys_flag=sys_flag, prepared_transaction_offset=half.phy_offset)
+
+
+def mark_of(half: Record) -> str:
+    """The account whose share a half message counts for, as its properties say; "" for none."""
+    found = find_property(half.properties, PROPERTY_ACCOUNT.encode()) or b""
+    return found.decode("ascii", "replace") if len(found) == MARK_CHARS else ""
 
 
 def renewed(half: Record, store_host: Host) -> NewMessage:
@@ -218,6 +234,9 @@ class Reconciliation:
         """Latest half messages that producers have ended; their marks may not be read yet."""
         self._copies: OrderedDict[int, int] = OrderedDict()
         """Copy that waits in place of a half message, for ends that name the older one."""
+        self._marks_of: dict[int, str] = {}
+        """Accounts of half messages that wait, as far as known."""
+        self._owned_counts: Counter[str] = Counter()
 
     @property
     def half_offset(self) -> int:
@@ -254,6 +273,7 @@ class Reconciliation:
             last = max(last, queue_offset)
             if queue_offset >= self.next_half:
                 self._removed.add(queue_offset)
+                self._disown(queue_offset)
             else:
                 self.close(queue_offset)
         if last >= 0:
@@ -284,11 +304,14 @@ class Reconciliation:
     def end(self, queue_offset: int) -> None:
         """Take note that its mark has been appended."""
         _remember(self._ended, queue_offset, queue_offset)
+        self._disown(queue_offset)
 
     def renew(self, queue_offset: int, copy_offset: int) -> None:
         """Take note that its copy and its mark have been appended."""
+        mark = self._marks_of.get(queue_offset, "")
         self.close(queue_offset)
         self.copied(queue_offset, copy_offset)
+        self.own(copy_offset, mark)
 
     def copied(self, queue_offset: int, copy_offset: int) -> None:
         """Take note of a copy of a half message at a higher offset."""
@@ -302,6 +325,24 @@ class Reconciliation:
     def close(self, queue_offset: int) -> None:
         """Remove a half message that no longer waits."""
         self.open.pop(queue_offset, None)
+        self._disown(queue_offset)
+
+    def own(self, queue_offset: int, mark: str) -> None:
+        """Count a half message for the account of that mark, "" for nobody."""
+        if mark and queue_offset not in self._marks_of and len(self._marks_of) < MAX_OWNED_COUNT:
+            self._marks_of[queue_offset] = mark
+            self._owned_counts[mark] += 1
+
+    def owned_count(self, mark: str) -> int:
+        """Number of half messages that count for the account."""
+        return self._owned_counts[mark]
+
+    def _disown(self, queue_offset: int) -> None:
+        mark = self._marks_of.pop(queue_offset, "")
+        if mark:
+            self._owned_counts[mark] -= 1
+            if not self._owned_counts[mark]:
+                del self._owned_counts[mark]
 
     def _thin_out(self) -> None:
         """Merge pairs of entries; a start then reads a few more marks."""

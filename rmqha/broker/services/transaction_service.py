@@ -15,6 +15,7 @@ from rmqha.broker.requests.request import Channel, RequestError, not_admitted, n
 from rmqha.broker.services.schedule import ScheduleLog
 from rmqha.broker.services.traffic import Traffic
 from rmqha.broker.services.transaction import (
+    MAX_OPEN_COUNT_OF_ONE,
     Reconciliation,
     TransactionRules,
     TransactionVerdict,
@@ -22,6 +23,7 @@ from rmqha.broker.services.transaction import (
     is_too_late,
     judge,
     mark,
+    mark_of,
     marked,
     parse_waiting_from,
     real_place,
@@ -176,6 +178,18 @@ class TransactionService:
         if self._state is None:
             return 0
         return len(self._state.open) + max(0, self._log.queue_range(HALF_TOPIC, 0)[1] - self._state.next_half)
+
+    def half_fault(self, principal: Principal) -> str:
+        """Reason why the account may have no more half messages wait, else ""."""
+        if self._state is None or self._state.owned_count(principal.mark) < MAX_OPEN_COUNT_OF_ONE:
+            return ""
+        remark = f"account {principal.access_key} has {MAX_OPEN_COUNT_OF_ONE} transactions that have not ended"
+        return f"{remark}, half of those that this broker follows: end some"
+
+    def prepared(self, queue_offset: int, principal: Principal) -> None:
+        """Take note of a half message of that account that was appended."""
+        if self._state is not None:
+            self._state.own(queue_offset, principal.mark)
 
     # --- the end of a transaction -------------------------------------------------------------------------------------
     def process(self, channel: Channel, command: Command) -> None:
@@ -393,6 +407,7 @@ class TransactionService:
             older = find_property(half.properties, PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET.encode())
             if older is not None and older.isdigit() and len(older) <= 18:
                 state.copied(int(older), queue_offset)
+            state.own(queue_offset, mark_of(half))
             verdict, later_ms = judge(half, wall_ms, self._rules)
             if verdict is TransactionVerdict.LATER:
                 state.open[queue_offset] = later_ms

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from rmqha.broker.requests.request import Channel, Handler, QueueEnds, RequestError, ServingState
+from rmqha.broker.requests.request import Channel, Handler, QueueEnds, RequestError, ServingState, Shares
 from rmqha.broker.tables.topics import TopicTable
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.principal import UNRESTRICTED, Principal
 from rmqha.port import Clock
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
@@ -22,7 +23,7 @@ DROP_INTERVAL_MS = 1000
 MAX_NAME_LENGTH = 255
 """Bound on the names of group, client, topic and broker in a lock."""
 MAX_LOCK_COUNT = 100_000
-"""Bound on all locks together."""
+"""Bound on all locks together, of which one account has half."""
 
 
 class QueueKey(NamedTuple):
@@ -44,11 +45,13 @@ class QueueKey(NamedTuple):
 
 
 class _Lock:
-    __slots__ = ("client_id", "taken_at_ms")
+    __slots__ = ("access_key", "client_id", "taken_at_ms")
 
-    def __init__(self, client_id: str, taken_at_ms: int) -> None:
+    def __init__(self, client_id: str, taken_at_ms: int, access_key: str) -> None:
         self.client_id = client_id
         self.taken_at_ms = taken_at_ms
+        self.access_key = access_key
+        """Account whose share it counts for."""
 
 
 class LockTable:
@@ -58,21 +61,27 @@ class LockTable:
         self._clock = clock
         self._groups: dict[str, dict[tuple[str, int], _Lock]] = {}
         """By topic and queue id: all queues here are this broker's, whatever name a client calls it by."""
-        self._count = 0
+        self._places = Shares(MAX_LOCK_COUNT)
         self._dropped_at_ms = -DROP_INTERVAL_MS
 
-    def lock(self, group: str, queues: Iterable[QueueKey], client_id: str) -> list[QueueKey]:
-        """Lock queues. Returns those of `queues` that the client holds now, in the order given."""
+    def lock(
+        self, group: str, queues: Iterable[QueueKey], client_id: str, principal: Principal = UNRESTRICTED
+    ) -> list[QueueKey]:
+        """Lock queues for a client of that account. Returns those of `queues` that it holds now, in the order given."""
         now_ms = self._clock.now_ms()
         held = []
         for queue in queues:
-            lock = self._groups.get(group, {}).get(queue.place)
-            if lock is None:
-                if not self._add(group, queue.place, client_id, now_ms):
+            locks = self._groups.get(group, {})
+            lock = locks.get(queue.place)
+            if lock is not None and lock.client_id != client_id:
+                if not _expired(lock, now_ms):
                     continue
-            elif lock.client_id == client_id or _expired(lock, now_ms):
-                lock.client_id, lock.taken_at_ms = client_id, now_ms
-            else:
+                del locks[queue.place]
+                self._places.give_back(lock.access_key)
+                lock = None
+            if lock is not None:
+                lock.taken_at_ms = now_ms
+            elif not self._add(group, queue.place, client_id, now_ms, principal):
                 continue
             held.append(queue)
         return held
@@ -84,7 +93,7 @@ class LockTable:
             lock = locks.get(queue.place)
             if lock is not None and lock.client_id == client_id:
                 del locks[queue.place]
-                self._count -= 1
+                self._places.give_back(lock.access_key)
         if not locks:
             self._groups.pop(group, None)
 
@@ -96,25 +105,28 @@ class LockTable:
     def clear(self) -> None:
         """Drop all locks after a change of the role: only the master's table counts."""
         self._groups.clear()
-        self._count = 0
+        self._places = Shares(MAX_LOCK_COUNT)
 
-    def _add(self, group: str, place: tuple[str, int], client_id: str, now_ms: int) -> bool:
-        if self._count >= MAX_LOCK_COUNT and now_ms - self._dropped_at_ms >= DROP_INTERVAL_MS:
+    def _add(self, group: str, place: tuple[str, int], client_id: str, now_ms: int, principal: Principal) -> bool:
+        if not self._places.take(principal):
+            if now_ms - self._dropped_at_ms < DROP_INTERVAL_MS:
+                return False
             self._dropped_at_ms = now_ms
             self._drop_expired(now_ms)
-        if self._count >= MAX_LOCK_COUNT:
-            return False
-        self._groups.setdefault(group, {})[place] = _Lock(client_id, now_ms)
-        self._count += 1
+            if not self._places.take(principal):
+                return False
+        self._groups.setdefault(group, {})[place] = _Lock(client_id, now_ms, principal.access_key)
         return True
 
     def _drop_expired(self, now_ms: int) -> None:
-        kept = {
-            group: {place: lock for place, lock in locks.items() if not _expired(lock, now_ms)}
-            for group, locks in self._groups.items()
-        }
-        self._groups = {group: locks for group, locks in kept.items() if locks}
-        self._count = sum(len(locks) for locks in self._groups.values())
+        kept: dict[str, dict[tuple[str, int], _Lock]] = {}
+        for group, locks in self._groups.items():
+            for place, lock in locks.items():
+                if _expired(lock, now_ms):
+                    self._places.give_back(lock.access_key)
+                else:
+                    kept.setdefault(group, {})[place] = lock
+        self._groups = kept
 
 
 def _expired(lock: _Lock, now_ms: int) -> bool:
@@ -138,7 +150,7 @@ class LockRequests:
             # A slave's lock would not exclude another client at the master.
             raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the master; it gives no locks")
         group, queues, client_id = _parse(command)
-        held = self._locks.lock(group, filter(self._is_there, queues), client_id)
+        held = self._locks.lock(group, filter(self._is_there, queues), client_id, command.principal)
         return command.reply(body=lenient_json.dumps({"lockOKMQSet": [queue.to_json() for queue in held]}))
 
     def _is_there(self, queue: QueueKey) -> bool:

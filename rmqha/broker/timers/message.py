@@ -11,6 +11,7 @@ from rmqha.model.config.delay_level import SCHEDULE_TOPIC
 from rmqha.model.message import (
     HALF_TOPIC,
     MAX_PROPERTIES_BYTES,
+    PROPERTY_ACCOUNT,
     PROPERTY_CRC32,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
@@ -30,6 +31,7 @@ from rmqha.model.message import (
     encode_properties,
     find_property,
 )
+from rmqha.model.principal import MARK_CHARS
 from rmqha.store.log.record import Host, NewMessage, Record
 from rmqha.store.timer.timer_width import MAX_WIDTH_MS, WIDTHS_MS, slot_width_ms
 
@@ -255,6 +257,21 @@ def _before_ms(stored_ms: int, properties: bytes, last_ms: int) -> int | None:
             return None
         return min(stored_ms + int(value) * unit_ms - 1, last_ms) if unit_ms else int(value) - 1
     return None
+
+
+def of_account(message: NewMessage, mark: str) -> NewMessage:
+    """Recall that counts for the share of an account (`Principal.mark`), "" for nobody."""
+    properties = decode_properties(message.properties)
+    properties.pop(PROPERTY_ACCOUNT, None)
+    if mark:
+        properties[PROPERTY_ACCOUNT] = mark
+    return replace(message, properties=encode_properties(properties))
+
+
+def mark_of(record: Record) -> bytes:
+    """The account whose share a recall counts for, as its properties say; b"" for none."""
+    found = find_property(record.properties, PROPERTY_ACCOUNT.encode()) or b""
+    return found if len(found) == MARK_CHARS else b""
 
 
 class Recall(NamedTuple):

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from rmqha.broker.replication.waiter import MessageAppender, Waiter
-from rmqha.broker.requests.request import Channel, RequestError, not_admitted, text
-from rmqha.broker.requests.send import SendHolder, host_of
+from rmqha.broker.requests.request import Channel, RequestError, SendHolder, host_of, not_admitted, text
 from rmqha.broker.tables.topics import TopicTable
-from rmqha.broker.timers.message import to_timer
+from rmqha.broker.timers.message import of_account, to_timer
 from rmqha.model.code import ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import UsageError
@@ -27,6 +26,7 @@ from rmqha.model.message import (
     RecallHandle,
     encode_properties,
 )
+from rmqha.model.principal import Principal
 from rmqha.port import Clock
 from rmqha.store.log.record import NewMessage
 from rmqha.wire.command import Command
@@ -55,9 +55,9 @@ class RecallProcessor:
         store_host: tuple[bytes, int],
         counts: PutCounts,
         clock: Clock,
-        fault: Callable[[], str],
+        fault: Callable[[Principal], str],
     ) -> None:
-        """`fault` returns the reason why no more messages can be recalled now, or ""."""
+        """`fault` returns the reason why an account can recall no more messages now, or ""."""
         self._fault = fault
         self._config = config
         self._topics = topics
@@ -107,7 +107,7 @@ class RecallProcessor:
         now_ms = self._clock.wall_ms()
         if not 0 < handle.at_ms - now_ms < self._config.timer_max_delay_sec * 1000:
             raise _illegal("recall failed, timestamp invalid")
-        if fault := self._fault():
+        if fault := self._fault(command.principal):
             raise RequestError(ResponseCode.SYSTEM_BUSY, f"recall failed, {fault}")
         try:
             stored = self._appends.append([self._message(handle, channel, command, now_ms)])
@@ -138,7 +138,7 @@ class RecallProcessor:
             host_of(channel.peer),
             self._store_host,
         )
-        return to_timer(message, handle.at_ms, self._config.timer_precision_ms)
+        return to_timer(of_account(message, command.principal.mark), handle.at_ms, self._config.timer_precision_ms)
 
 
 def _illegal(remark: str) -> RequestError:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from hashlib import blake2b
 from heapq import heappop, heappush
 
 from rmqha.broker.timers.message import Recall
+from rmqha.model.principal import MARK_CHARS
 
 _KEY_BYTES = 16
 """Bytes of a key's digest: a producer may choose a key of 30 KB."""
+_NOBODY = bytes(MARK_CHARS)
 
 
 class RecallSet:
     def __init__(self) -> None:
-        self._keys: dict[int, set[bytes]] = {}
+        self._keys: dict[int, dict[bytes, bytes]] = {}
+        """By slot: the account whose share a recall counts for (`Principal.mark`), by key."""
         self._slots: list[int] = []
         """Heap of slots."""
+        self._counts: Counter[bytes] = Counter()
+        """By account."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -29,37 +35,63 @@ class RecallSet:
     def has_slot(self, slot_ms: int) -> bool:
         return slot_ms in self._keys
 
-    def add(self, recall: Recall) -> None:
+    def count_of(self, mark: bytes) -> int:
+        """Number of recalls that count for an account; b"": for nobody."""
+        return self._counts[mark]
+
+    def add(self, recall: Recall, mark: bytes = b"") -> None:
+        """Add a recall. The first one of a message counts, for the account of that mark."""
         keys = self._keys.get(recall.slot_ms)
         if keys is None:
-            keys = self._keys[recall.slot_ms] = set()
+            keys = self._keys[recall.slot_ms] = {}
             heappush(self._slots, recall.slot_ms)
-        self._count -= len(keys)
-        keys.add(_short(recall.key))
-        self._count += len(keys)
+        key = _short(recall.key)
+        if key not in keys:
+            keys[key] = mark
+            self._counts[mark] += 1
+            self._count += 1
 
     def kept(self) -> dict[int, bytes]:
         """All recalls for `take`: digests of keys by slot."""
         return {slot_ms: b"".join(sorted(keys)) for slot_ms, keys in self._keys.items()}
 
-    def take(self, kept: Mapping[int, bytes]) -> None:
+    def kept_marks(self) -> dict[int, bytes]:
+        """Accounts of the recalls of `kept`, in their order, of slots where any counts for one."""
+        return {
+            slot_ms: b"".join(keys[key] or _NOBODY for key in sorted(keys))
+            for slot_ms, keys in self._keys.items()
+            if any(keys.values())
+        }
+
+    def take(self, kept: Mapping[int, bytes], marks: Mapping[int, bytes] | None = None) -> None:
         """Replace the recalls by those of `kept`. Raises ValueError if malformed."""
         self.clear()
         for slot_ms, keys in kept.items():
             if not keys or len(keys) % _KEY_BYTES:
                 raise ValueError(f"{len(keys)} bytes are no keys of {_KEY_BYTES}")
-            self._keys[slot_ms] = {keys[at : at + _KEY_BYTES] for at in range(0, len(keys), _KEY_BYTES)}
-            self._count += len(self._keys[slot_ms])
+            names = [keys[at : at + _KEY_BYTES] for at in range(0, len(keys), _KEY_BYTES)]
+            found = (marks or {}).get(slot_ms, _NOBODY * len(names))
+            if len(found) != MARK_CHARS * len(names):
+                raise ValueError(f"{len(found)} bytes are not the accounts of {len(names)} recalls")
+            accounts = [found[at : at + MARK_CHARS] for at in range(0, len(found), MARK_CHARS)]
+            of_slot = self._keys[slot_ms] = {
+                key: b"" if mark == _NOBODY else mark for key, mark in zip(names, accounts, strict=True)
+            }
+            self._counts.update(of_slot.values())
+            self._count += len(of_slot)
             heappush(self._slots, slot_ms)
 
     def drop_below(self, slot_ms: int) -> None:
         """Drop recalls of slots below `slot_ms`."""
         while self._slots and self._slots[0] < slot_ms:
-            self._count -= len(self._keys.pop(heappop(self._slots)))
+            keys = self._keys.pop(heappop(self._slots))
+            self._count -= len(keys)
+            self._counts -= Counter(keys.values())
 
     def clear(self) -> None:
         self._keys.clear()
         self._slots.clear()
+        self._counts.clear()
         self._count = 0
 
 

@@ -27,6 +27,7 @@ from rmqha.broker.timers.message import (
     due,
     from_timer,
     is_recall,
+    mark_of,
     plain_due,
     real_topic,
     recall,
@@ -42,6 +43,7 @@ from rmqha.model.code import ResponseCode
 from rmqha.model.error import DamagedError, UsageError
 from rmqha.model.message import TIMER_TOPIC
 from rmqha.model.offset import PhyOffset
+from rmqha.model.principal import Principal
 from rmqha.port import Clock, Tracer
 from rmqha.store.appender import AppendedBatch
 from rmqha.store.log.record import NewMessage, Record
@@ -64,6 +66,8 @@ REFUSED_MS = 100
 IDLE_MS = 1000
 MAX_RECALL_COUNT = 200_000
 """Bound on pending recalls; each needs some hundred bytes until its message's time."""
+MAX_RECALL_COUNT_OF_ONE = MAX_RECALL_COUNT // 2
+"""Bound on those of one account."""
 FIRST_OFFSET_INTERVAL_MS = 60_000
 """Interval (ms) of searches for the lowest waiting entry."""
 _NO_TOPIC = b""
@@ -221,10 +225,15 @@ class TimerService:
             for waiting in (self._waiting, self._late):
                 yield from waiting.counts_by(step_ms, number, counts)
 
-    def recall_fault(self) -> str:
-        """Reason why no more messages can be recalled now, else ""."""
+    def recall_fault(self, principal: Principal) -> str:
+        """Reason why the account can recall no more messages now, else ""."""
         count = len(self._recalls)
-        return f"{count} messages that wait are taken back already" if count >= MAX_RECALL_COUNT else ""
+        if count >= MAX_RECALL_COUNT:
+            return f"{count} messages that wait are taken back already"
+        mark = principal.mark.encode()
+        if mark and self._recalls.count_of(mark) >= MAX_RECALL_COUNT_OF_ONE:
+            return f"account {principal.access_key} has taken back {MAX_RECALL_COUNT_OF_ONE} messages that wait already"
+        return ""
 
     @property
     def is_delivering(self) -> bool:
@@ -265,6 +274,7 @@ class TimerService:
             self._recalls.kept(),
             self._waiting.spans(),
             list(self._late),
+            self._recalls.kept_marks(),
         )
 
     def restore(self, kept: TimerSnapshot) -> bool:
@@ -279,7 +289,7 @@ class TimerService:
         for slot_ms, offset in kept.late:
             late.add(slot_ms, offset, topics.OTHERS)
         recalls = RecallSet()
-        recalls.take(kept.recalls)
+        recalls.take(kept.recalls, kept.recall_marks)
         self._waiting, self._late, self._topics, self._recalls = waiting, late, topics, recalls
         self._progress, self._front, self._taken_offset = kept.progress, kept.progress.front, kept.taken_offset
         self._first_offset = kept.progress.first_offset
@@ -431,7 +441,7 @@ class TimerService:
         recalled = recall(record)
         self._add(when.slot_ms, offset, _NO_TOPIC if recalled is not None else real_topic(record))
         if recalled is not None:
-            self._recalls.add(recalled)
+            self._recalls.add(recalled, mark_of(record))
 
     def _add(self, slot_ms: int, offset: int, topic: bytes) -> None:
         self.taken_count += 1

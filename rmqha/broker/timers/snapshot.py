@@ -45,6 +45,8 @@ class TimerSnapshot(NamedTuple):
     """Recalls (`RecallSet.kept`)."""
     spans: list[Span]
     late: list[tuple[int, int]]
+    recall_marks: dict[int, bytes]
+    """Accounts of the recalls (`RecallSet.kept_marks`). Releases that know no shares leave them out."""
 
 
 class SnapshotTimers(Protocol):
@@ -143,6 +145,7 @@ def encode(kept: TimerSnapshot) -> dict[str, Any]:
         "crc": kept.crc,
         "topics": kept.topics,
         "recalls": [[slot_ms, keys] for slot_ms, keys in kept.recalls.items()],
+        "recallMarks": [[slot_ms, marks] for slot_ms, marks in kept.recall_marks.items()],
         "spans": [list(span) for span in kept.spans],
         "late": [list(entry) for entry in kept.late],
     }
@@ -170,11 +173,12 @@ def decode(fields: dict[str, Any]) -> TimerSnapshot:
             spans.append(Span(place[0], place[1], entries, topics))
         topics_named = [_bytes(name) for name in fields["topics"]]
         recalls = {_numbers([slot], 1)[0]: _bytes(keys) for slot, keys in fields["recalls"]}
+        marks = {_numbers([slot], 1)[0]: _bytes(found) for slot, found in fields.get("recallMarks") or ()}
         late = [(_numbers(entry[:1], 1)[0], _numbers(entry[1:], 1, MAX_OFFSET)[0]) for entry in fields["late"]]
     except (KeyError, TypeError, ValueError) as error:
         raise BadSidecarError(f"expected what waits, found something else ({error!r})") from None
     where = number(fields, "takenOffset"), number(fields, "phyOffset"), number(fields, "crc")
-    return TimerSnapshot(progress, *where, topics_named, recalls, spans, late)
+    return TimerSnapshot(progress, *where, topics_named, recalls, spans, late, marks)
 
 
 def _numbers(values: Any, count: int, limit: int = 1 << 62) -> list[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from rmqha.model.access import Account, group_of_topic, popped_again_of
+from rmqha.model.access import Account, Needs, group_of_topic, popped_again_of
 from rmqha.model.authorization.policy import Access, Action, ResourceType
 from rmqha.model.authorization.users import UserAccount
 from rmqha.model.code import RequestCode
@@ -136,6 +136,17 @@ def request_refusal(account: Account, command: Command, host: str) -> str:
     if found is None and not rules.is_on and command.code < OWN_CODES:
         return ""
     return account.access_refusal(found, host)
+
+
+def refusal_now(command: Command) -> str:
+    """ "" if the account of a request that has waited may still make it, else why not."""
+    principal = command.principal
+    if not principal.is_restricted:
+        return ""
+    account = principal.account
+    if account is None:
+        return principal.refusal(Needs())  # there is no such account any more
+    return request_refusal(account, command, principal.host)
 
 
 def _by_fields(fields: _Fields, ext: Mapping[str, str]) -> _Accesses:

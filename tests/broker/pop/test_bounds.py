@@ -103,7 +103,7 @@ def test_pops_that_wait_are_bounded_by_their_memory(broker: Broker, monkeypatch:
     """A connection has a part of it; who finds no room is answered as RocketMQ answers."""
     broker.core.topics.create_internal("T", 1)
     size_bytes = polls.poll_bytes("T", "G1")
-    monkeypatch.setattr(polls, "MAX_POLL_BYTES", 8 * size_bytes)
+    broker.core.pops.polls._bytes.most = 8 * size_bytes
     monkeypatch.setattr(polls, "MAX_POLL_BYTES_OF_CHANNEL", 3 * size_bytes)
     first, second, third = FakeChannel(), FakeChannel(), FakeChannel()
     assert waiting(broker, first, range(4)) == [ResponseCode.POLLING_FULL]

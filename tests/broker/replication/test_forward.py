@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import pytest
@@ -13,10 +13,10 @@ from trio.testing import MockClock
 
 from rmqha.broker.replication.forward import HOLD_MS, MAX_HELD_BYTES, MAX_HELD_COUNT, HostTasks, SendForwarder
 from rmqha.broker.requests.request import FORWARDED, UNWRITTEN, Channel, Steps
-from rmqha.model.access import AccessList
+from rmqha.model.access import AccessList, Account, Permission
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import NotSentError, UnreachableError
-from rmqha.model.identity import Role
+from rmqha.model.identity import Credentials, Role
 from rmqha.model.principal import Principal
 from rmqha.wire.auth.acl import ON_BEHALF_OF
 from rmqha.wire.command import FLAG_ONEWAY, Command
@@ -411,3 +411,49 @@ async def test_a_send_that_meets_a_bug_later_takes_no_other_with_it(story: Story
     assert story.admitted == [2]
     story.replica.hands_over = True
     assert story.send(4), "nothing of it is held any more"
+
+
+def account(key: str) -> Account:
+    credentials = Credentials(access_key=key, secret_key=f"{key}-secret")
+    return Account(credentials=credentials, topics={"T": Permission.PUB})
+
+
+def signed(accounts: Accounts, key: str, opaque: int, body: bytes = b"") -> Command:
+    command = Command(RequestCode.SEND_MESSAGE_V2, {"b": "T"}, body, opaque=opaque)
+    command.principal = Principal(accounts, key)
+    return command
+
+
+@pytest.mark.parametrize("body", [b"", bytes(MAX_HELD_BYTES // 16)])
+async def test_one_account_leaves_half_of_the_places_to_others(
+    story: Story, autojump_clock: MockClock, body: bytes
+) -> None:
+    """A thousand sends of one account that wait had all others refused during each switch."""
+    accounts = Accounts(AccessList({key: account(key) for key in ("greedy", "other")}))
+    story.replica.hands_over = True
+    most = 8 if body else MAX_HELD_COUNT // 2
+    most -= bool(body)  # the names of topics count too
+    held = [story.forwarder.hold(Client(), [signed(accounts, "greedy", 1, body)]) for _ in range(most + 2)]
+    assert held.count(True) == most
+    assert story.forwarder.hold(Client(), [signed(accounts, "other", 2, body)])
+    assert not story.forwarder.hold(Client(), [signed(accounts, "other", 3), signed(accounts, "greedy", 4, body)])
+    story.switch()
+    await trio.sleep(0.1)
+    assert story.forwarder._held_counts.used == story.forwarder._held_bytes.used == 0
+
+
+async def test_a_send_is_not_taken_that_its_account_may_not_make_any_more(
+    story: Story, autojump_clock: MockClock
+) -> None:
+    accounts = Accounts(AccessList({"own": account("own")}))
+    story.replica.hands_over = True
+    for opaque in (1, 2):
+        assert story.forwarder.hold(story.client, [signed(accounts, "own", opaque)])
+    command = signed(accounts, "own", 3)
+    command.flag = FLAG_ONEWAY
+    assert story.forwarder.hold(story.client, [command])
+    accounts.access = AccessList({"own": replace(account("own"), topics={})})
+    story.replica.hands_over = False
+    await trio.sleep(0.1)
+    assert story.client.answers == [(1, ResponseCode.NO_PERMISSION), (2, ResponseCode.NO_PERMISSION)]
+    assert story.admitted == []

@@ -13,7 +13,6 @@ import trio
 
 from rmqha.broker.cold_reads import COLD_WAIT_MS, MAX_LOAD_COUNT, ColdPart
 from rmqha.broker.loops import BrokerLoops
-from rmqha.broker.requests import pull as module
 from rmqha.host.disk import HostRegion
 from rmqha.model.code import ResponseCode
 from rmqha.model.offset import QueueOffset
@@ -356,10 +355,8 @@ def test_a_new_role_answers_pulls_that_wait(old: Broker, memory: Memory) -> None
     assert channel.one().code == ResponseCode.PULL_RETRY_IMMEDIATELY
 
 
-def test_a_broker_that_holds_no_more_pulls_reads_at_once(
-    old: Broker, memory: Memory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MAX_HOLD_COUNT", 0)
+def test_a_broker_that_holds_no_more_pulls_reads_at_once(old: Broker, memory: Memory) -> None:
+    old.core.pull._places.most = 0
     memory.is_cold = True
     assert bodies(asked(old).one()) == [b"a", b"b", b"c"]
 

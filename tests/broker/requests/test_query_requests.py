@@ -6,7 +6,6 @@ from typing import cast
 
 import pytest
 
-from rmqha.broker.requests import query_requests
 from rmqha.broker.requests.query_requests import FRAME_SPARE_BYTES, MAX_SEARCH_COUNT_OF_ONE, QueryRequests
 from rmqha.broker.requests.request import RequestError
 from rmqha.model.code import RequestCode, ResponseCode
@@ -121,7 +120,7 @@ def test_one_account_leaves_half_of_the_line_to_others(broker: Broker, monkeypat
     for number in range(6):
         put(broker, b"%d" % number, KEYS="k")
     monkeypatch.setattr(index_service, "WALK_STEP_COUNT", 2)
-    monkeypatch.setattr(query_requests, "MAX_SEARCH_COUNT", 4)
+    broker.core.queries._places.most = 4
     broker.shell.searches = False
 
     def ask(key: str) -> None:
@@ -142,7 +141,7 @@ def test_searches_of_a_connection_that_has_gone_leave_the_line(broker: Broker, m
     for number in range(6):
         put(broker, b"%d" % number, KEYS="k")
     monkeypatch.setattr(index_service, "WALK_STEP_COUNT", 2)
-    monkeypatch.setattr(query_requests, "MAX_SEARCH_COUNT", MAX_SEARCH_COUNT_OF_ONE)
+    broker.core.queries._places.most = MAX_SEARCH_COUNT_OF_ONE
     broker.shell.searches = False
     gone, other = FakeChannel(), FakeChannel()
     for _ in range(MAX_SEARCH_COUNT_OF_ONE):

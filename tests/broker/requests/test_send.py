@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqha.broker.requests.request import FORWARDED, UNWRITTEN
-from rmqha.broker.requests.send import SendProcessor, host_of
+from rmqha.broker.requests.request import FORWARDED, UNWRITTEN, host_of
+from rmqha.broker.requests.send import SendProcessor
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import decode_properties, encode_properties
 from rmqha.store.log.record import decode, verify

@@ -80,7 +80,7 @@ def test_a_queue_has_one_lock_whatever_its_broker_is_called(broker: Broker) -> N
         return list(json.loads(bytes(broker.ask(Command(RequestCode.LOCK_BATCH_MQ, body=body)).body))["lockOKMQSet"])
 
     assert lock("a") == queues and lock("b") == []
-    assert broker.core.locks._count == 1
+    assert broker.core.locks._places.used == 1
 
 
 def test_queues_that_are_not_there_are_not_locked(broker: Broker) -> None:
@@ -90,7 +90,7 @@ def test_queues_that_are_not_there_are_not_locked(broker: Broker) -> None:
     body = json.dumps({"clientId": "a", "consumerGroup": "G", "mqSet": [queue]}).encode()
     reply = broker.ask(Command(RequestCode.LOCK_BATCH_MQ, body=body))
     assert json.loads(bytes(reply.body)) == {"lockOKMQSet": []}
-    assert broker.core.locks._count == 1
+    assert broker.core.locks._places.used == 1
 
 
 def test_a_queue_that_was_taken_away_is_locked_as_long_as_it_may_hold_messages(broker: Broker) -> None:

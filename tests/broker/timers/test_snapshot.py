@@ -129,7 +129,15 @@ def test_one_of_a_newer_release_is_refused(make_broker: Callable[..., Broker]) -
 
 
 KEPT = TimerSnapshot(
-    TimerProgress(5, 6, 7, 1), 9, 1000, 77, [b"T"], {5: bytes(16)}, [Span(0, 8, bytes(8), bytes(2))], [(4, 8)]
+    TimerProgress(5, 6, 7, 1),
+    9,
+    1000,
+    77,
+    [b"T"],
+    {5: bytes(16)},
+    [Span(0, 8, bytes(8), bytes(2))],
+    [(4, 8)],
+    {5: b"0123456789abcdef"},
 )
 
 
@@ -141,7 +149,7 @@ def test_it_is_read_as_it_was_written() -> None:
     "wrong",
     [
         *({"progress": [1, 2, 3]}, {"spans": [[0, 8, 1, 2]]}, {"late": [[1]]}, {"topics": "T"}, {"takenOffset": -1}),
-        *({"version": 2}, {"byteOrder": "none"}, {"recalls": 5}, {"crc": "x"}),
+        *({"version": 2}, {"byteOrder": "none"}, {"recalls": 5}, {"recallMarks": 5}, {"crc": "x"}),
     ],
 )
 def test_what_is_no_snapshot(wrong: dict[str, Any]) -> None:

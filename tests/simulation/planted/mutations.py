@@ -606,7 +606,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "nobody is asked how a transaction ended": lambda: patch.object(
         TransactionService, "_ask", lambda self, half: None
     ),
-    "half messages are seen": lambda: patch.object(send, "to_half", lambda message: message),
+    "half messages are seen": lambda: patch.object(send, "to_half", lambda message, mark: message),
     **GROUP_MUTATIONS,
     **DELAY_MUTATIONS,
     **POP_MUTATIONS,

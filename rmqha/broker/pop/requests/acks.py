@@ -20,8 +20,7 @@ from rmqha.broker.pop.order_table import OrderTable
 from rmqha.broker.pop.positions import HeldEntries, PopPositions, PopQueue, stand_at
 from rmqha.broker.pop.revive import ReviveService
 from rmqha.broker.replication.waiter import Answer, GatheringAppender
-from rmqha.broker.requests.request import Channel, RequestError, no_topic, not_admitted, number, text
-from rmqha.broker.requests.send import SendHolder
+from rmqha.broker.requests.request import Channel, RequestError, SendHolder, no_topic, not_admitted, number, text
 from rmqha.broker.tables.topics import TopicConfig, TopicTable
 from rmqha.ha.action import AckStatus
 from rmqha.model.code import RequestCode, ResponseCode

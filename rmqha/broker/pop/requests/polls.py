@@ -10,15 +10,15 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from rmqha.broker.replication.waiter import Answer
-from rmqha.broker.requests.record_access import denied
-from rmqha.broker.requests.request import Channel, number
+from rmqha.broker.requests.record_access import was_refused
+from rmqha.broker.requests.request import Channel, Shares, number
 from rmqha.broker.requests.selectors import HeldFilters
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import DamagedError
 from rmqha.model.message import PROPERTY_TAGS, find_property, tags_code
+from rmqha.model.principal import Principal
 from rmqha.port import Clock
 from rmqha.store.log.record import SYS_INNER_BATCH, SYS_TRANSACTION, Located
-from rmqha.wire.auth.acl_needs import needs
 from rmqha.wire.command import Command
 from rmqha.wire.state.receipt import RETRY_V1, RETRY_V2, retry_topic
 
@@ -41,15 +41,6 @@ def wait_ms(command: Command, wall_ms: int) -> int:
     """Time (ms) until the client's time-out, which it counts from its own clock at the request. Raises RequestError."""
     poll_ms, born_ms = number(command, "pollTime"), number(command, "bornTime", 0)
     return poll_ms if born_ms == 0 else born_ms + poll_ms - wall_ms
-
-
-def was_refused(channel: Channel, command: Command) -> bool:
-    """True if the poll is refused, since the accounts have changed after its arrival."""
-    principal = command.principal
-    if not principal.is_restricted or not (reason := principal.refusal(needs(command))):
-        return False
-    channel.send(command.reply(denied(command, reason).code, {}, remark=reason))
-    return True
 
 
 def poll_bytes(*names: str | None) -> int:
@@ -146,23 +137,28 @@ class Polls:
         self._due: list[tuple[int, int, Poll]] = []
         self._number = 0
         self.filters = HeldFilters()
-        self.count = 0
-        self.size_bytes = 0
+        self._places, self._bytes = Shares(MAX_POLL_COUNT), Shares(MAX_POLL_BYTES)
         self.is_refusing = False
         self.configure(config)
 
     def configure(self, config: BrokerConfig) -> None:
         self._max_wait_ms = config.long_polling_max_ms
 
+    @property
+    def count(self) -> int:
+        return self._places.used
+
+    @property
+    def size_bytes(self) -> int:
+        return self._bytes.used
+
     def size_of(self, line: PollKey) -> int:
         return len(self._lines.get(line, ()))
 
     def is_full(self, line: PollKey, channel: Channel, size_bytes: int) -> bool:
-        """True if one more poll of that size exceeds a bound: a connection has a quarter of all."""
+        """True if one more poll of that size exceeds a bound of its line or connection, which has a quarter of all."""
         return (
-            self.count >= MAX_POLL_COUNT
-            or self.size_of(line) > MAX_POLL_COUNT_OF_LINE
-            or self.size_bytes + size_bytes > MAX_POLL_BYTES
+            self.size_of(line) > MAX_POLL_COUNT_OF_LINE
             or self._bytes_of[channel] + size_bytes > MAX_POLL_BYTES_OF_CHANNEL
         )
 
@@ -180,13 +176,24 @@ class Polls:
         """Hold a request, as `Poll` describes; False if it must be answered now."""
         size_bytes = poll_bytes(line.topic, line.group, attempt_id)
         is_full = self.is_refusing or self.is_full(line, channel, size_bytes)
-        if wait_ms <= 0 or is_full or not self.filters.hold(filter_chars):
+        if wait_ms <= 0 or is_full or not self._take_place(command.principal, size_bytes, filter_chars):
             return False
         until_ms = self._clock.now_ms() + min(wait_ms, self._max_wait_ms)
-        self.add(Poll(channel, command, line, until_ms, answer, size_bytes, filter_chars, take))
+        self._add(Poll(channel, command, line, until_ms, answer, size_bytes, filter_chars, take))
         return True
 
-    def add(self, poll: Poll) -> None:
+    def _take_place(self, principal: Principal, size_bytes: int, filter_chars: int) -> bool:
+        """Count a poll; False, and nothing is counted, without room for it, its memory and its filter."""
+        if not self._places.take(principal):
+            return False
+        if self._bytes.take(principal, size_bytes):
+            if self.filters.hold(filter_chars, principal):
+                return True
+            self._bytes.give_back(principal.access_key, size_bytes)
+        self._places.give_back(principal.access_key)
+        return False
+
+    def _add(self, poll: Poll) -> None:
         line = self._lines.get(poll.line)
         if line is None:
             line = self._lines[poll.line] = deque()
@@ -195,10 +202,8 @@ class Polls:
         line.append(poll)
         self._by_channel.setdefault(poll.channel, {})[poll] = None
         self._bytes_of[poll.channel] += poll.size_bytes
-        self.size_bytes += poll.size_bytes
         self._number += 1
         heappush(self._due, (poll.deadline_ms, self._number, poll))
-        self.count += 1
 
     # --- wake ---------------------------------------------------------------------------------------------------------
     def grown(self, queues: Iterable[tuple[str, int]]) -> None:
@@ -273,7 +278,7 @@ class Polls:
 
     def _end(self, poll: Poll) -> None:
         self._remove(poll)
-        self._try(poll, lambda poll: poll.answer(False))
+        self._try(poll, lambda poll: was_refused(poll.channel, poll.command) or poll.answer(False))
 
     def closed(self, channel: Channel) -> None:
         for poll in list(self._by_channel.get(channel, ())):
@@ -283,10 +288,10 @@ class Polls:
         if poll.is_over:
             return
         poll.is_over = True
-        self.count -= 1
-        self.size_bytes -= poll.size_bytes
-        if poll.filter_chars:
-            self.filters.drop(poll.filter_chars)
+        access_key = poll.command.principal.access_key
+        self._places.give_back(access_key)
+        self._bytes.give_back(access_key, poll.size_bytes)
+        self.filters.drop(poll.filter_chars, access_key)
         line = self._lines[poll.line]
         if line[0] is poll:
             line.popleft()

@@ -27,10 +27,10 @@ from rmqha.broker.pop.requests.polls import (
     Polls,
     new_records,
     wait_ms,
-    was_refused,
 )
 from rmqha.broker.pop.requests.pop_request import PopRequest, PopRequestReader
 from rmqha.broker.replication.waiter import GatheringAppender
+from rmqha.broker.requests.record_access import was_refused
 from rmqha.broker.requests.request import Channel, RequestError, require_admission
 from rmqha.broker.services.statistics import BrokerStatistics
 from rmqha.broker.tables.topics import TopicTable

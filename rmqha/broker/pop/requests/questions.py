@@ -10,8 +10,9 @@ from rmqha.broker.pop.checkpoint import MAX_COUNT
 from rmqha.broker.pop.order_table import OrderTable
 from rmqha.broker.pop.positions import PopPositions, PopQueue
 from rmqha.broker.pop.requests.finder import FoundMessages, PopFinder, PopLog, is_for
-from rmqha.broker.pop.requests.polls import KEPT_FIELDS, KINDS, PollKey, Polls, wait_ms, was_refused
+from rmqha.broker.pop.requests.polls import KEPT_FIELDS, KINDS, PollKey, Polls, wait_ms
 from rmqha.broker.pop.requests.pop_request import PopRequest, PopRequestReader, attempt_id
+from rmqha.broker.requests.record_access import was_refused
 from rmqha.broker.requests.request import (
     AdmittingState,
     Channel,

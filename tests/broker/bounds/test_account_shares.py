@@ -1,0 +1,270 @@
+"""Shares of accounts: of what all share one has half, so that another finds room. A new `Shares` needs a row."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from rmqha.broker.requests.consumer_calls import Done
+from rmqha.broker.requests.request import Channel, Shares
+from rmqha.broker.services import transaction_service
+from rmqha.broker.timers import service
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.message import RecallHandle, decode_properties, encode_properties
+from rmqha.store.index import index_service
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import dumps, loads
+from tests.broker.pop.world import pop_command
+from tests.broker.rights.acl_world import FOREIGN, OWN, Side, World, lock, principal, pull
+from tests.broker.support import Broker, FakeChannel, send_command
+from tests.broker.transactions import COMMIT, ROUND_MS, end_of, prepared, records
+
+ROOT = Path(__file__).parents[3] / "rmqha"
+ROOM = 4
+"""What each table has room for here."""
+KEYS = {"recall_message_enable": True, "enable_property_filter": True}
+numbers = itertools.count()
+strangers: list[FakeChannel] = []
+
+
+@pytest.fixture
+def world(make_broker: Callable[..., Broker]) -> Iterator[World]:
+    world = World(make_broker(**KEYS).start())
+    world.broker.shell.client_call = _never_answers
+    strangers.clear()
+    yield world
+
+
+def _never_answers(channel: Channel, command: Command, timeout_ms: int, done: Done) -> None:
+    """A client that is silent."""
+
+
+def stranger() -> FakeChannel:
+    """A new connection."""
+    strangers.append(FakeChannel(f"10.1.0.1:{next(numbers)}"))
+    return strangers[-1]
+
+
+def waits(world: World, command: Command, side: Side) -> bool:
+    """True if the request is not answered yet."""
+    return world.ask(command, side.name, stranger()) == []
+
+
+def held_pull(world: World, side: Side, **ext: str) -> bool:
+    end = world.broker.store.queue_range(side.topic, 0)[1]
+    return waits(world, pull(side.topic, side.group, sysFlag="6", queueOffset=str(end), **ext), side)
+
+
+def filtered_pull(world: World, side: Side) -> bool:
+    return held_pull(world, side, subscription="tag")
+
+
+def held_pop(world: World, side: Side, **ext: str) -> bool:
+    return waits(world, pop_command(side.topic, side.group, pollTime=15_000, initMode=1, queueId=3, **ext), side)
+
+
+def filtered_pop(world: World, side: Side) -> bool:
+    return held_pop(world, side, exp="tag")
+
+
+def search(world: World, side: Side) -> bool:
+    world.broker.shell.searches = False
+    ext = {"topic": side.topic, "key": f"key-{side.name}", "maxNum": "9", "beginTimestamp": "0"}
+    return waits(world, Command(RequestCode.QUERY_MESSAGE, {**ext, "endTimestamp": str(1 << 62)}), side)
+
+
+def locked(world: World, side: Side, queue_id: int) -> bool:
+    command = lock(side.group, side.client_id, side.topic)
+    body = loads(command.body)
+    body["mqSet"][0]["queueId"] = queue_id
+    command.body = dumps(body)
+    (answer,) = world.ask(command, side.name, stranger())
+    return bool(loads(answer.body)["lockOKMQSet"])
+
+
+def joined(world: World, side: Side) -> bool:
+    beat = {"clientID": f"c{next(numbers)}", "producerDataSet": [{"groupName": side.producers}]}
+    channel = stranger()
+    (answer,) = world.ask(Command(RequestCode.HEART_BEAT, {}, dumps(beat)), side.name, channel)
+    return answer.code == ResponseCode.SUCCESS
+
+
+def called(world: World, side: Side) -> bool:
+    ext = {"group": side.group, "topic": side.topic}
+    return waits(world, Command(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, ext), side)
+
+
+class Row(NamedTuple):
+    """`shares` finds the table; `take` takes one place of it and returns True if there was one."""
+
+    where: str
+    shares: Callable[[World], Shares]
+    take: Callable[[World, Side], bool]
+
+
+ROWS = {
+    "held pulls": Row("requests/pull.py", lambda world: world.broker.core.pull._places, held_pull),
+    "filters of pulls": Row(
+        "requests/selectors.py", lambda world: world.broker.core.pull._held_filters._shares, filtered_pull
+    ),
+    "filters of pops": Row(
+        "requests/selectors.py", lambda world: world.broker.core.pops.polls.filters._shares, filtered_pop
+    ),
+    "held pops": Row("pop/requests/polls.py", lambda world: world.broker.core.pops.polls._places, held_pop),
+    "bytes of held pops": Row("pop/requests/polls.py", lambda world: world.broker.core.pops.polls._bytes, held_pop),
+    "searches": Row("requests/query_requests.py", lambda world: world.broker.core.queries._places, search),
+    "memberships": Row("tables/clients.py", lambda world: world.broker.core.clients._places, joined),
+}
+OTHERWISE = {
+    "tables/locks.py": "test_locks_are_shared",
+    "services/replies.py": "tests/broker/services/test_replies.py",
+    "requests/consumer_calls.py": "tests/broker/requests/test_consumer_calls.py",
+    "replication/forward.py": "tests/broker/replication/test_forward.py",
+}
+"""Where the others are tested."""
+
+
+def test_each_table_that_is_shared_has_a_row() -> None:
+    found = set()
+    for path in (ROOT / "broker").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Shares":
+                found.add(str(path.relative_to(ROOT / "broker")))
+    assert found == {row.where for row in ROWS.values()} | OTHERWISE.keys()
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_one_account_leaves_room_for_another(world: World, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_service, "WALK_STEP_COUNT", 1)
+    row = ROWS[name]
+    shares = row.shares(world)
+    before = shares.used
+    assert row.take(world, OWN)
+    size = shares.used - before
+    shares.most = 2 * before + ROOM * size
+    taken = 1 + [row.take(world, OWN) for _ in range(before + 2 * ROOM)].count(True)
+    assert taken * size <= shares.most_of(principal(OWN.name)) < (taken + 1) * size
+    assert row.take(world, FOREIGN), "another one finds room"
+    for channel in strangers:
+        world.broker.core.processor.closed(channel)
+    assert shares.used == before, "and all of it is given back"
+
+
+def test_locks_are_shared(world: World) -> None:
+    core = world.broker.core
+    core.locks.clear()
+    core.locks._places.most = ROOM
+    assert [locked(world, OWN, queue_id) for queue_id in range(4)] == [True, True, False, False]
+    assert locked(world, FOREIGN, 0)
+    world.broker.clock.ms += 61_000
+    assert locked(world, OWN, 3), "what has ended makes room"
+
+
+# --- half messages ----------------------------------------------------------------------------------------------------
+def half(world: World, side: Side, **more: str) -> Command:
+    key = f"ID-{next(numbers)}"
+    more = {"PGROUP": side.producers, "CHECK_IMMUNITY_TIME_IN_SECONDS": "259200", **more}
+    (answer,) = world.ask(prepared(world.broker, key, side.topic, 0, **more), side.name)
+    return answer
+
+
+@pytest.fixture
+def few_halves(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """An account may have three that wait; the world's own two were sent by nobody."""
+    monkeypatch.setattr(transaction_service, "MAX_OPEN_COUNT_OF_ONE", 3)
+    world.broker.run(ROUND_MS)
+    return world
+
+
+def test_one_account_has_half_of_the_places_of_half_messages(few_halves: World) -> None:
+    """Immune for 72 h they held up the checks of all others."""
+    answers = [half(few_halves, OWN) for _ in range(4)]
+    assert [answer.code for answer in answers] == [0, 0, 0, ResponseCode.SYSTEM_BUSY]
+    assert "has 3 transactions that have not ended" in (answers[-1].remark or "")
+    assert half(few_halves, FOREIGN).code == 0
+    end = end_of(answers[0], COMMIT, producerGroup=OWN.producers, msgId="", topic=OWN.topic)
+    (answer,) = few_halves.ask(end, OWN.name)
+    assert answer.code == 0 and half(few_halves, OWN).code == 0, "one that has ended makes room"
+    assert half(few_halves, OWN).code == ResponseCode.SYSTEM_BUSY
+
+
+def test_an_admin_and_who_needs_no_account_has_all_places(few_halves: World) -> None:
+    for _ in range(5):
+        assert few_halves.broker.ask(prepared(few_halves.broker, f"ID-{next(numbers)}", OWN.topic, 0)).code == 0
+    (answer,) = few_halves.ask(prepared(few_halves.broker, "ID-admin", OWN.topic, 0), "operator")
+    assert answer.code == 0
+
+
+def test_a_new_master_knows_whose_half_messages_wait(few_halves: World) -> None:
+    for _ in range(3):
+        assert half(few_halves, OWN).code == 0
+    few_halves.broker.core.transactions.role_changed()
+    few_halves.broker.run(ROUND_MS)
+    few_halves.broker.run(ROUND_MS)
+    assert half(few_halves, OWN).code == ResponseCode.SYSTEM_BUSY
+    assert half(few_halves, FOREIGN).code == 0
+
+
+def test_one_that_is_checked_counts_once(few_halves: World) -> None:
+    for _ in range(3):
+        assert half(few_halves, OWN, CHECK_IMMUNITY_TIME_IN_SECONDS="1").code == 0
+    state = few_halves.broker.core.transactions._state
+    assert state is not None
+    for _ in range(3):
+        few_halves.broker.run(ROUND_MS)
+        assert len(state._marks_of) == 3 and sorted(state._owned_counts.values()) == [3]
+
+
+def test_no_message_says_whom_it_counts_for(few_halves: World) -> None:
+    """Neither by its sender's word, nor when it is there."""
+    answer = half(few_halves, OWN, RMQHA_ACCOUNT="0" * 16)
+    few_halves.ask(end_of(answer, COMMIT, producerGroup=OWN.producers, msgId="", topic=OWN.topic), OWN.name)
+    assert "RMQHA_ACCOUNT" not in decode_properties(records(few_halves.broker, OWN.topic, 0)[-1].properties)
+    state = few_halves.broker.core.transactions._state
+    assert state is not None and not state._owned_counts
+
+
+# --- recalls ----------------------------------------------------------------------------------------------------------
+def recalled(world: World, side: Side) -> int:
+    at_ms = world.broker.clock.wall_ms() + 60_000
+    handle = RecallHandle(side.topic, world.broker.config.broker_name, at_ms, f"ID-{next(numbers)}").encode()
+    command = Command(RequestCode.RECALL_MESSAGE, {"topic": side.topic, "recallHandle": handle})
+    (answer,) = world.ask(command, side.name)
+    return answer.code
+
+
+def recalled_by_a_send(world: World, side: Side) -> int:
+    at_ms, key = world.broker.clock.wall_ms() + 60_000, f"ID-{next(numbers)}"
+    given = {"UNIQ_KEY": key, "TIMER_DELIVER_MS": str(at_ms), "TIMER_DEL_UNIQKEY": key, "RMQHA_ACCOUNT": "0" * 16}
+    (answer,) = world.ask(send_command(side.topic, 0, b"x", i=encode_properties(given).decode()), side.name)
+    return answer.code
+
+
+@pytest.mark.parametrize("take", [recalled, recalled_by_a_send])
+def test_one_account_has_half_of_the_recalls(
+    world: World, take: Callable[[World, Side], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MAX_RECALL_COUNT_OF_ONE", 2)
+    assert [take(world, OWN) for _ in range(3)] == [0, 0, ResponseCode.SYSTEM_BUSY]
+    assert take(world, FOREIGN) == 0
+    timers = world.broker.core.timers
+    kept = timers._recalls.kept(), timers._recalls.kept_marks()
+    again = type(timers._recalls)()
+    again.take(*kept)
+    assert (again.kept(), again.kept_marks(), again._counts) == (*kept, timers._recalls._counts)
+    world.broker.run(120_000)
+    world.broker.run(1000)
+    assert take(world, OWN) == 0, "their time has come"
+
+
+def test_who_reads_the_queue_anew_knows_whose_they_are(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "MAX_RECALL_COUNT_OF_ONE", 2)
+    assert [recalled(world, OWN) for _ in range(2)] == [0, 0]
+    world.broker.core.timers.log_cut()
+    world.broker.run(1)
+    assert recalled(world, OWN) == ResponseCode.SYSTEM_BUSY and recalled(world, FOREIGN) == 0
