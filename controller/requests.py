@@ -37,6 +37,7 @@ from controller.state.answers import (
     integer,
     parse_names,
     parse_set,
+    require_plausible,
     set_body,
     sync_state_data,
     text,
@@ -165,6 +166,7 @@ class Requests:
         group = self._info.group(key.broker_name)
         if group is None or key.broker_id not in group.replicas:
             return None
+        require_plausible(heartbeat.epoch, group.master_epoch)
         if self._leadership.table.heartbeat(now_ms, key, pending.session_id, heartbeat):
             self._leadership.reconcile(now_ms, key.broker_name, urgent=True)
         return group
@@ -203,6 +205,8 @@ class Requests:
         if self._leadership.must_wait(name, pending):
             return
         group, key = self._info.group(name), BrokerKey(name, request.broker_id)
+        if group is not None:
+            require_plausible(accepted, group.master_epoch)
         if two := self._two_processes(now_ms, group, request, pending.session_id):
             self._refuse(pending, Refusal(ResponseCode.CONTROLLER_INVALID_REQUEST, two))
             return

@@ -25,7 +25,7 @@ from controller.decisions.elect_master import (
 from controller.decisions.refusal import Refusal
 from controller.elections.heartbeat import BrokerKey, HeartbeatTable
 from controller.state.action import Action, Notify, Probe, Reply
-from controller.state.answers import elect_answer, parse_log_end
+from controller.state.answers import elect_answer, is_plausible, parse_log_end
 from controller.state.event import ACCEPTS_LOSS, Cause
 from controller.state.proposal import PendingRequest, Proposal
 from controller.state.replicas_info import BrokerGroup
@@ -176,7 +176,7 @@ class Elections:
         if (candidate_probe := self._probe_requests.pop(probe_id, None)) is not None:
             broker_id = candidate_probe.waiting.pop(probe_id)
             end = log_end(reply, candidate_probe.group.broker_name, broker_id)
-            if end is not None:
+            if end is not None and is_plausible(end.epoch, candidate_probe.group.master_epoch):
                 candidate_probe.answers[broker_id] = end
             if not candidate_probe.waiting:
                 self._decide(now_ms, candidate_probe)

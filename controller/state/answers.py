@@ -21,11 +21,27 @@ from rmqha.wire.command import Command
 
 MAX_SET_MEMBERS = 64
 MAX_EPOCH = 2**31 - 2
+MAX_EPOCH_AHEAD = 1 << 20
+"""Elections of a group that its controllers may have forgotten. A replica that tells of more is not believed: one word
+of it would use up the numbers that the group has left."""
 MAX_OFFSET = 2**63 - 1
 
 
 class InvalidRequestError(ValueError):
     """Request with missing or malformed fields; the text becomes the remark of the answer."""
+
+
+def is_plausible(epoch: int, known: Epoch) -> bool:
+    """True if a replica may have an epoch while its controllers know of the epoch `known`."""
+    return epoch <= known + MAX_EPOCH_AHEAD
+
+
+def require_plausible(epoch: int, known: Epoch) -> None:
+    """Raises InvalidRequestError for an epoch that cannot be."""
+    if not is_plausible(epoch, known):
+        raise InvalidRequestError(
+            f"epoch {epoch} cannot be: the controllers know of epoch {known} and believe {MAX_EPOCH_AHEAD} more at most"
+        )
 
 
 def text(ext: Mapping[str, str], name: str, default: str | None = None) -> str:
