@@ -9,8 +9,9 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -78,8 +79,17 @@ def read_by(node: Tree, is_read: Callable[[str], bool], readers: frozenset[str])
         yield from text_of(node.args[0])
 
 
-def scan() -> tuple[list[str], list[str], list[str]]:
-    """Fields of headers, members of bodies, properties of messages."""
+class Names(NamedTuple):
+    """Fields of headers, members of bodies, properties of messages, each sorted."""
+
+    fields: list[str]
+    members: list[str]
+    properties: list[str]
+
+
+@cache
+def names() -> Names:
+    """All that the serving code reads, and all properties that it knows."""
     fields, members = {ON_BEHALF_OF, FORWARDED, ONLY_EXISTING}, set[str]()
     properties = {"CORRELATION_ID", "MSG_TYPE", "TTL", "INSTANCE_ID", "BUYER_ID", "TRANSFER_FLAG"}
     for node in trees():
@@ -89,17 +99,14 @@ def scan() -> tuple[list[str], list[str], list[str]]:
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.Assign) and name_of(node.targets[0]).startswith("PROPERTY_"):
                 properties |= set(text_of(node.value))
-    return sorted(fields), sorted(members), sorted(properties)
-
-
-FIELDS, MEMBERS, PROPERTIES = scan()
+    return Names(sorted(fields), sorted(members), sorted(properties))
 
 
 def test_the_fields_are_found() -> None:
     """Some of each kind, by each way in which the code reads them."""
-    assert {"topic", "consumerGroup", "extraInfo", "recallHandle", "readable", "b", "topicList"} <= set(FIELDS)
-    assert {"acks", "consumerDataSet", "mqSet", "groupName", "so", "startOffset", "clientID"} <= set(MEMBERS)
-    assert {"REAL_TOPIC", "REPLY_TO_CLIENT", "TIMER_DEL_UNIQKEY", "rmqhaDueMs", "POP_CK"} <= set(PROPERTIES)
+    assert {"topic", "consumerGroup", "extraInfo", "recallHandle", "readable", "b", "topicList"} <= set(names().fields)
+    assert {"acks", "consumerDataSet", "mqSet", "groupName", "so", "startOffset", "clientID"} <= set(names().members)
+    assert {"REAL_TOPIC", "REPLY_TO_CLIENT", "TIMER_DEL_UNIQKEY", "rmqhaDueMs", "POP_CK"} <= set(names().properties)
 
 
 NUMBERS = (2**31 - 1, 2**31, -(2**31), 2**32 - 1, 2**62, 2**63 - 1, 2**63, -(2**63))
@@ -219,7 +226,7 @@ def test_no_field_of_a_header_reaches_what_is_anothers(drawn: Drawn, code: int) 
             drawn.must_not_cross(command)
         for key in (OWN.name, READER):
             command = drawn.own_request(code)
-            command.ext = dict.fromkeys(FIELDS, value) | command.ext
+            command.ext = dict.fromkeys(names().fields, value) | command.ext
             drawn.must_not_cross(command, key)
     assert drawn.counted() == counted
 
@@ -227,7 +234,7 @@ def test_no_field_of_a_header_reaches_what_is_anothers(drawn: Drawn, code: int) 
 def changed(value: Any, new: Any) -> Iterator[Any]:
     """JSON values with one part changed, or with members that they lack."""
     if isinstance(value, dict):
-        yield value | {name: new for name in MEMBERS if name not in value}
+        yield value | {name: new for name in names().members if name not in value}
         for name, part in value.items():
             for other in changed(part, new):
                 yield value | {name: other}
@@ -290,10 +297,10 @@ def test_no_property_of_a_message_reaches_what_is_anothers(drawn: Drawn, code: i
     counted = drawn.counted()
     is_first = code == RequestCode.SEND_MESSAGE_V2 and topic == OWN.topic
     for value in (*drawn.names, "ID-timer", "", "1", "true"):
-        for name in PROPERTIES if is_first else ():
+        for name in names().properties if is_first else ():
             drawn.must_not_cross(with_properties(drawn, code, {"UNIQ_KEY": "u", name: value}, topic))
         for kind in ({}, {"DELAY": "1"}, {"TIMER_DELAY_SEC": "1"}, {"TRAN_MSG": "true", "PGROUP": OWN.producers}):
-            everything = dict.fromkeys(PROPERTIES, value) | {"UNIQ_KEY": "u", "WAIT": "true"}
+            everything = dict.fromkeys(names().properties, value) | {"UNIQ_KEY": "u", "WAIT": "true"}
             for name in DECIDING:
                 del everything[name]
             command = with_properties(drawn, code, everything | kind, topic)
