@@ -51,10 +51,13 @@ class ControllerConfig(ServerConfig):
     file_name: ClassVar[str] = "controller.conf"
 
     controller_dleger_group: str = key_field("controllerDLegerGroup", "DefaultControllerGroup")
+    """Name of the controllers' group, as answers and metrics give it."""
     controller_dleger_peers: str = key_field("controllerDLegerPeers", "n0-127.0.0.1:9878")
     """`id-host:port` of every controller, separated by `;`. All controllers of a group have the same value."""
     controller_dleger_self_id: str = key_field("controllerDLegerSelfId", "n0")
+    """Id of this controller in controllerDLegerPeers."""
     controller_store_path: str = "controller-store"
+    """Directory of this controller's Raft log, vote and snapshots."""
     enable_elect_unclean_master: bool = False
     """Elect a replica outside the SyncStateSet when no member is alive. AP groups only; it may lose messages."""
     ha_security: str = "auto"

@@ -39,6 +39,7 @@ class NamesrvConfig(ServerConfig):
     file_name: ClassVar[str] = "namesrv.conf"
 
     listen_port: int = bounded(9876, 0, 65535)
+    """Port for brokers and clients; 0: a free one."""
     kv_config_path: str = ""
     """File of the settings that request 100 stores. Beside it, config-overrides.properties stores the keys that were
     changed at run time. Empty: both are lost when the process ends."""
@@ -57,6 +58,7 @@ class NamesrvConfig(ServerConfig):
     """Longest interval (ms) between two scans for silent brokers. There are at least ten scans in
     liteHeartbeatTimeoutMillis. RocketMQ: 5000."""
     enable_controller_in_namesrv: bool = False
+    """Run a controller in this process too; its keys stand in the same file."""
     controller_addr: str = ""
     """Own. Controllers whose elections this name server follows, separated by `;`. A new master then gets its route as
     soon as it is elected. Empty: only brokers report their role."""
