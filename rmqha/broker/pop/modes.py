@@ -210,7 +210,7 @@ class ModeRequests:
             raise RequestError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         if self._topics.get(mode.topic) is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{mode.topic}] not exist")
-        if self._groups.get_or_create(mode.group) is None:
+        if self._groups.get_or_create(mode.group, command.principal) is None:
             raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")
         try:
             if not self._table.put(mode):

@@ -30,6 +30,7 @@ from rmqha.broker.tables.topics import TopicTable
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import RETRY_PREFIX
 from rmqha.model.offset import PhyOffset, QueueOffset
+from rmqha.model.principal import Principal
 from rmqha.port import Clock
 from rmqha.store.integrity.record_starts import StoredRecord
 from rmqha.store.reader import Unit
@@ -119,7 +120,7 @@ class ConsumerRequests:
                 raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
             complete = not body.get("withoutSub") or self._clients.knows_subscriptions(body)
             if self._serving.is_serving:
-                yield from self._provide(body)
+                yield from self._provide(body, command.principal)
             client = command.language, command.version, command.principal, self._clock.wall_ms()
             changed = yield from self._clients.heartbeat(channel, body, *client)
         except (KeyError, TypeError, ValueError):
@@ -133,13 +134,13 @@ class ConsumerRequests:
         }
         return command.reply(ResponseCode.SUCCESS, ext)
 
-    def _provide(self, body: Mapping[str, Any]) -> Iterator[None]:
+    def _provide(self, body: Mapping[str, Any], principal: Principal) -> Iterator[None]:
         """Create the settings and the retry topic of each group in a heartbeat."""
         for item in list(body.get("consumerDataSet") or [])[:MAX_GROUPS_PER_CHANNEL]:
             if not self._serving.is_serving:
                 return  # it was the master when the heartbeat came
             name = str(item["groupName"])
-            settings = self._groups.get_or_create(name)
+            settings = self._groups.get_or_create(name, principal)
             retry = RETRY_PREFIX + name
             if settings is not None and self._topics.get(retry) is None:
                 self._topics.create_internal(retry, max(1, int(settings["retryQueueNums"])))

@@ -194,7 +194,7 @@ class GroupRequests:
         """Settings of a group, which a master creates as Apache's broker does, unless the caller forbids it."""
         name = text(command, "group")
         makes = self._changes.serving.is_serving and not truth(command, ONLY_EXISTING)
-        settings = self._groups.get_or_create(name) if makes else self._groups.get(name)
+        settings = self._groups.get_or_create(name, command.principal) if makes else self._groups.get(name)
         if settings is None:
             raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
         return command.reply(body=lenient_json.dumps(settings))

@@ -268,7 +268,7 @@ class PullProcessor:
         queue_id = number(command, "queueId")
         if not self._config.grants_reads:
             raise self._not_granted()
-        group = self._group(group_name, master)
+        group = self._group(group_name, master, command.principal)
         if not group.get("consumeEnable", True):
             raise _forbidden(ForbiddenType.GROUP, f"subscription group no permission, {group_name}")
         topic = self._topics.get(topic_name)
@@ -301,9 +301,9 @@ class PullProcessor:
         remark = f"the broker[{self._config.own_ip}] pulling message is forbidden"
         return _forbidden(ForbiddenType.BROKER, remark)
 
-    def _group(self, name: str, master: bool) -> Mapping[str, Any]:
+    def _group(self, name: str, master: bool, principal: Principal) -> Mapping[str, Any]:
         """Settings of a group, which only a master creates; a slave uses the defaults for an unknown one."""
-        group = self._groups.get_or_create(name) if master else self._groups.get(name) or default_group(name)
+        group = self._groups.get_or_create(name, principal) if master else self._groups.get(name) or default_group(name)
         if group is None:
             raise no_group(name)
         return group

@@ -225,6 +225,41 @@ class Shares:
             del self._used_by[access_key]
 
 
+class Makers:
+    """Accounts that have made entries of a table since this broker is its master. One that is no admin makes half of
+    what the table takes at most, so that others find room."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        """Entries that the table takes."""
+        self._made_by: dict[str, str] = {}
+        """Access key by name of an entry."""
+        self._counts: Counter[str] = Counter()
+
+    def fault(self, principal: Principal, what: str, key: str) -> str:
+        """Reason why the account can make no more of `what`, which the configuration's `key` bounds, or ""."""
+        if not principal.mark or self._counts[principal.access_key] < (self.most + 1) // 2:
+            return ""
+        remark = f"account {principal.access_key} has made half of the {what} that {key} allows, {self.most}"
+        return f"{remark}: delete some or raise it"
+
+    def made(self, name: str, principal: Principal) -> None:
+        """Take note of a new entry."""
+        if principal.mark:
+            self.removed(name)
+            self._made_by[name] = principal.access_key
+            self._counts[principal.access_key] += 1
+
+    def removed(self, name: str) -> None:
+        """Take note that there is no such entry any more."""
+        if (access_key := self._made_by.pop(name, None)) is not None:
+            self._counts[access_key] -= 1
+
+    def clear(self) -> None:
+        self._made_by.clear()
+        self._counts.clear()
+
+
 class _Turn:
     """Waiting request; `rmqha.port.Pause`."""
 

@@ -38,7 +38,7 @@ from rmqha.model.message import (
     offset_message_id,
 )
 from rmqha.model.offset import PhyOffset
-from rmqha.model.principal import Principal
+from rmqha.model.principal import UNRESTRICTED, Principal
 from rmqha.store.integrity.record_starts import StoredRecord
 from rmqha.store.log.record import NewMessage, Record
 from rmqha.wire.auth.shown import topics_shown
@@ -69,9 +69,9 @@ class RetryRules:
             remark = f"the broker[{self._config.own_ip}] sending message is forbidden"
             raise RequestError(ResponseCode.NO_PERMISSION, remark)
 
-    def settings(self, group: str) -> Mapping[str, Any]:
-        """Settings of a group. Raises RequestError for an invalid name."""
-        settings = None if topic_name_fault(RETRY_PREFIX + group) else self._groups.get_or_create(group)
+    def settings(self, group: str, principal: Principal = UNRESTRICTED) -> Mapping[str, Any]:
+        """Settings of a group, which the account may create. Raises RequestError for an invalid name."""
+        settings = None if topic_name_fault(RETRY_PREFIX + group) else self._groups.get_or_create(group, principal)
         if settings is None:
             remark = f"subscription group not exist, {group} {SEE_FAQ}"
             raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
@@ -97,10 +97,14 @@ class RetryRules:
         is_known = self._topics.get(named) is not None and bool(topics_shown(principal, [named]))
         return named if is_known else stored
 
-    def is_dead_send(self, group: str, reconsume_times: int, max_reconsume_times: int | None) -> bool:
+    def is_dead_send(
+        self, group: str, reconsume_times: int, max_reconsume_times: int | None, principal: Principal
+    ) -> bool:
         """True if a client's send to its retry topic becomes a dead letter: after the last attempt, or if the group
         consumes in order, where clients only send what they gave up. Raises RequestError as `settings`."""
-        settings = self.settings(group)  # without a group there is no such topic: clients could make any number
+        settings = self.settings(
+            group, principal
+        )  # without a group there is no such topic: clients could make any number
         limit = int(settings["retryMaxTimes"]) if max_reconsume_times is None else max_reconsume_times
         return reconsume_times > limit or self._locks.is_ordered(group)
 
@@ -158,7 +162,7 @@ class SendBackProcessor:
         group, phy_offset = text(command, "group"), number(command, "offset")
         if command.principal.is_restricted and (found := self._find(phy_offset)) is not None:
             require_reader(command, found, command.ext.get("originTopic"))
-        settings = self._rules.settings(group)
+        settings = self._rules.settings(group, command.principal)
         self._rules.require_sends()
         queue_count = int(settings["retryQueueNums"])
         if queue_count <= 0:

@@ -459,7 +459,7 @@ class SendProcessor:
         """Requested queue, and the content to append. Raises _Refused and RequestError."""
         if request.topic.startswith(RETRY_PREFIX):
             request = self._retried(request, command.principal)
-        topic = self._topic(request)
+        topic = self._topic(request, command.principal)
         queue_id = self._queue_id(request, topic, peer)
         if _PRIORITY in request.properties and not request.is_batch:
             request, queue_id = _by_priority(request, queue_id, topic.write_queue_count)
@@ -548,7 +548,7 @@ class SendProcessor:
         if request.is_batch:
             raise _illegal(f"batch request does not support retry group {request.topic}")
         group = request.topic.removeprefix(RETRY_PREFIX)
-        if not self._retries.is_dead_send(group, request.reconsume_times, request.max_reconsume_times):
+        if not self._retries.is_dead_send(group, request.reconsume_times, request.max_reconsume_times, principal):
             return request
         found = decode_properties(request.properties)
         if self.traffic is not None:
@@ -557,7 +557,7 @@ class SendProcessor:
         properties = encode_properties({**found, PROPERTY_DELAY: "-1"})
         return request._replace(topic=self._retries.dead_letter_topic(group), queue_id=0, properties=properties)
 
-    def _topic(self, request: _Request) -> TopicConfig:
+    def _topic(self, request: _Request, principal: Principal) -> TopicConfig:
         topic = self._topics.get(request.topic)
         if topic is not None and topic.order and not self._config.grants_sends:
             remark = f"the broker[{self._config.own_ip}] sending message is forbidden"
@@ -566,22 +566,23 @@ class SendProcessor:
             refusal = refusal_to_send(request.topic)
             if refusal is not None:
                 raise _Refused(*refusal)
-            topic = self._create(request)
+            topic = self._create(request, principal)
         if not topic.writable:
             raise _Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic.name}] sending message is forbidden")
         return topic
 
-    def _create(self, request: _Request) -> TopicConfig:
+    def _create(self, request: _Request, principal: Principal) -> TopicConfig:
         self._has_made_topic = True
         if request.topic.startswith(RETRY_PREFIX):
             return self._topics.create_internal(request.topic, 1)
-        no_room = self._topics.creation_fault(request.topic)
+        no_room = self._topics.creation_fault(request.topic, principal)
         if no_room:
             raise _Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic}] not exist: {no_room}")
         too_many = self._topics.take_creation_quota()
         if too_many:
             raise _Refused(ResponseCode.SYSTEM_BUSY, f"topic[{request.topic}] not exist: {too_many}")
-        topic = self._topics.create_for_send(request.topic, request.default_topic, request.default_queue_count)
+        pattern = request.default_topic, request.default_queue_count
+        topic = self._topics.create_for_send(request.topic, *pattern, principal)
         if topic is None:
             remark = f"topic[{request.topic}] not exist, apply first please!{SEE_FAQ}"
             raise _Refused(ResponseCode.TOPIC_NOT_EXIST, remark)

@@ -36,6 +36,7 @@ from rmqha.model.access import SYSTEM_GROUP_PREFIX
 from rmqha.model.code import PERM_INHERIT, PERM_READ, PERM_WRITE, RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.offset import PhyOffset, QueueOffset
+from rmqha.model.principal import Principal
 from rmqha.store.log.record import decode
 from rmqha.store.reader import PullResult
 from rmqha.wire import lenient_json
@@ -126,9 +127,10 @@ class TableRequests:
                 command.ext.get("topicFilterType", "SINGLE_TAG"),
             ),
             command.ext.get("attributes") or "",
+            command.principal,
         )
         if topic != self._topics.get(topic.name):
-            self._topics.put(topic)
+            self._topics.put(topic, command.principal)
         wait: Wait = self._held_and_routed
         if self.traffic is not None:
             wait = self.traffic.timed(self.traffic.topics_made, topic.name in self._topics.system_topics, wait)
@@ -149,21 +151,21 @@ class TableRequests:
                 raise RequestError(
                     ResponseCode.SYSTEM_ERROR, f"an entry of topicConfigList is no topic: {error}"
                 ) from None
-            self._wanted_topic(given, attributes)
+            self._wanted_topic(given, attributes, command.principal)
             wanted.append((given, attributes))
             if len(wanted) % CHANGED_AT_A_TIME == 0:
                 yield
         for place, (given, attributes) in enumerate(wanted, 1):
             self._changes.check()
-            topic = self._wanted_topic(given, attributes)  # of the topic as it is by now
+            topic = self._wanted_topic(given, attributes, command.principal)  # of the topic as it is by now
             if topic != self._topics.get(topic.name):
-                self._topics.put(topic)
+                self._topics.put(topic, command.principal)
             if place % CHANGED_AT_A_TIME == 0:
                 yield
         answer_when(self._held_and_routed, channel, command.reply())
         return None
 
-    def _wanted_topic(self, given: TopicConfig, attribute_changes: str) -> TopicConfig:
+    def _wanted_topic(self, given: TopicConfig, attribute_changes: str, principal: Principal) -> TopicConfig:
         """Topic after the change. Raises RequestError."""
         name, read, write, perm = given.name, given.read_queue_count, given.write_queue_count, given.perm
         fault = topic_name_fault(name)
@@ -181,7 +183,7 @@ class TableRequests:
             fault = f"topicFilterType must be one of {', '.join(FILTER_TYPES)}"
         elif len(attribute_changes) > MAX_ATTRIBUTES_LENGTH:
             fault = f"the attributes of a topic have at most {MAX_ATTRIBUTES_LENGTH} characters"
-        fault = fault or self._topics.creation_fault(name)
+        fault = fault or self._topics.creation_fault(name, principal)
         if fault:
             raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
         present = self._topics.get(name)
@@ -270,11 +272,11 @@ class TableRequests:
     def _update_group(self, channel: Channel, command: Command) -> None:
         self._changes.admit()
         body = lenient_json.loads(command.body, is_strict=True)
-        fault = self._group_fault(body, len(command.body))
+        fault = self._group_fault(body, len(command.body), command.principal)
         if fault:
             is_of_name = fault == group_name_fault(_group_name(body))
             raise RequestError(ResponseCode.INVALID_PARAMETER if is_of_name else ResponseCode.SYSTEM_ERROR, fault)
-        self._groups.put(body)
+        self._groups.put(body, command.principal)
         wait: Wait = self._metadata_leader.wait
         if self.traffic is not None:
             is_system = str(body["groupName"]).startswith(SYSTEM_GROUP_PREFIX)
@@ -286,23 +288,23 @@ class TableRequests:
         self._changes.admit()
         wanted = _members(command, "groupConfigList")
         for place, item in enumerate(wanted, 1):
-            fault = self._group_fault(item, len(lenient_json.dumps(item)))
+            fault = self._group_fault(item, len(lenient_json.dumps(item)), command.principal)
             if fault:
                 raise RequestError(ResponseCode.INVALID_PARAMETER, fault)
             if place % CHANGED_AT_A_TIME == 0:
                 yield
         for place, item in enumerate(wanted, 1):
             self._changes.check()
-            fault = self._groups.creation_fault(item["groupName"])
+            fault = self._groups.creation_fault(item["groupName"], command.principal)
             if fault:
                 raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
-            self._groups.put(item)
+            self._groups.put(item, command.principal)
             if place % CHANGED_AT_A_TIME == 0:
                 yield
         answer_when(self._metadata_leader.wait, channel, command.reply())
         return None
 
-    def _group_fault(self, settings: Any, size_bytes: int) -> str:
+    def _group_fault(self, settings: Any, size_bytes: int, principal: Principal) -> str:
         """Reason why these cannot be the settings of a group, "" if they can."""
         name = _group_name(settings)
         fault = group_name_fault(name) or settings_fault(settings)
@@ -313,7 +315,7 @@ class TableRequests:
                 self._groups.attributes_with(settings)
             except ValueError as error:
                 fault = str(error)
-        return fault or self._groups.creation_fault(name)
+        return fault or self._groups.creation_fault(name, principal)
 
     def _all_groups(self, channel: Channel, command: Command) -> Work:
         members = yield from self._groups.members(*_slice(command, "groupSeq", "maxGroupNum"))

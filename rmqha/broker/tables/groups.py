@@ -6,6 +6,7 @@ import re
 from collections.abc import Generator, Mapping
 from typing import Any
 
+from rmqha.broker.requests.request import Makers
 from rmqha.broker.tables import config_table
 from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
 from rmqha.broker.tables.table_file import ROWS, PendingTableWrite, TableFile
@@ -13,6 +14,7 @@ from rmqha.broker.tables.table_version import TableChanges, TableVersion
 from rmqha.broker.tables.topics import MAX_QUEUE_COUNT, MAX_TOPIC_LENGTH, name_fault
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.message import RETRY_PREFIX
+from rmqha.model.principal import UNRESTRICTED, Principal
 from rmqha.model.quota import TokenBucket
 from rmqha.port import Clock, Disk
 from rmqha.wire.lenient_json import Entries
@@ -142,6 +144,7 @@ class GroupTable:
     ) -> None:
         """`is_synced`: the file is known to be on the disk; else it is written again."""
         self._clock = clock
+        self._makers = Makers()
         self.configure(config)
         found = config_table.load(disk, "subscriptionGroup", _parse, (_TABLE, _FORBIDDEN))
         self.version, self._unknown, self.findings = found.version, found.unknown, found.findings
@@ -157,7 +160,7 @@ class GroupTable:
 
     def configure(self, config: BrokerConfig) -> None:
         self._auto_create = config.auto_create_subscription_group
-        self._max_count = config.max_group_count
+        self._max_count = self._makers.most = config.max_group_count
         self._creations = TokenBucket(CREATION_SHARE * config.auto_create_max_per_second, self._clock.now_ms())
 
     def has(self, name: str) -> bool:
@@ -167,30 +170,36 @@ class GroupTable:
     def get(self, name: str) -> Mapping[str, Any] | None:
         return self._groups.get(name)
 
-    def creation_fault(self, name: str) -> str:
-        """Reason why no group of that name can be created, "" if it exists or can be created."""
-        made_count = len(self._groups) - sum(item in self._groups for item in SYSTEM_GROUPS)
-        if name in self._groups or made_count < self._max_count:
+    def creation_fault(self, name: str, principal: Principal = UNRESTRICTED) -> str:
+        """Reason why the account can create no group of that name, "" if it exists or can be created."""
+        if name in self._groups:
             return ""
+        made_count = len(self._groups) - sum(item in self._groups for item in SYSTEM_GROUPS)
+        if made_count < self._max_count:
+            return self._makers.fault(principal, "groups", "maxGroupCount")
         return f"this broker has as many groups as maxGroupCount allows, {self._max_count}: delete some or raise it"
 
-    def get_or_create(self, name: str) -> Mapping[str, Any] | None:
-        """Settings of `name`, created with defaults on first use; None for an invalid name, beyond the bounds, and
-        where only operators create groups."""
+    def get_or_create(self, name: str, principal: Principal = UNRESTRICTED) -> Mapping[str, Any] | None:
+        """Settings of `name`, created with defaults on first use by that account; None for an invalid name, beyond the
+        bounds, and where only operators create groups."""
         group = self._groups.get(name)
-        if group is None and self._auto_create and not group_name_fault(name) and not self.creation_fault(name):
+        may_create = self._auto_create and not group_name_fault(name)
+        if group is None and may_create and not self.creation_fault(name, principal):
             if not self._creations.has(self._clock.now_ms()):
                 return None  # it shows itself again
             self._creations.take(1)
             group = default_group(name)
-            self.put(group)
+            self.put(group, principal)
         return group
 
-    def put(self, group: Mapping[str, Any]) -> None:
-        """Add or replace a group; missing settings take their defaults, attributes change by `merge_attributes`. Raises
-        ValueError."""
+    def put(self, group: Mapping[str, Any], principal: Principal = UNRESTRICTED) -> None:
+        """Add or replace a group for an account; missing settings take their defaults, attributes change by
+        `merge_attributes`. Raises ValueError."""
         name = str(group["groupName"])
-        self._groups[name] = {**default_group(name), **group, "attributes": self.attributes_with(group)}
+        made = {**default_group(name), **group, "attributes": self.attributes_with(group)}
+        if name not in self._groups:
+            self._makers.made(name, principal)
+        self._groups[name] = made
         self._commit(name)
 
     def attributes_with(self, group: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,6 +211,7 @@ class GroupTable:
     def remove(self, name: str) -> None:
         """Remove a group's settings; it is created with defaults if it is used again."""
         if self._groups.pop(name, None) is not None:
+            self._makers.removed(name)
             self._set_forbidden(name, {})
             self._commit(name)
 
@@ -228,6 +238,7 @@ class GroupTable:
     def new_epoch(self, epoch: int) -> None:
         """Begin a master epoch. The file follows with the next change or `save`; the counter goes on as that of the
         topics."""
+        self._makers.clear()
         self.epoch = epoch
         self.version.new_epoch(epoch)
         self.version.advance(epoch, self._clock.wall_ms())

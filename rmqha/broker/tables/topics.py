@@ -9,6 +9,7 @@ from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from rmqha.broker.requests.request import Makers
 from rmqha.broker.tables import config_table
 from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
 from rmqha.broker.tables.table_file import ROWS, PendingTableWrite, TableFile
@@ -26,6 +27,7 @@ from rmqha.model.message import (
     ROCKSDB_TRANSACTION_TOPICS,
     TIMER_TOPIC,
 )
+from rmqha.model.principal import UNRESTRICTED, Principal
 from rmqha.model.quota import TokenBucket
 from rmqha.port import Clock, Disk
 from rmqha.wire.lenient_json import Entries, dumps
@@ -254,6 +256,7 @@ class TopicTable:
         """First offsets of queues, by topic and queue id, where a deleted topic has left messages in front."""
         self.batch_queue_topics = batch_queue_topics
         """Topics, deleted ones too, whose queues have the BatchCQ form, which does not change."""
+        self._makers = Makers()
         self.configure(config)
         for topic in _system_topics(config):
             self._topics[topic.name] = topic
@@ -277,7 +280,7 @@ class TopicTable:
 
     def configure(self, config: BrokerConfig) -> None:
         self._auto_create = config.auto_create_topic_enable
-        self._max_count = config.max_topic_count
+        self._max_count = self._makers.most = config.max_topic_count
         self._creations = TokenBucket(config.auto_create_max_per_second, self._clock.now_ms())
         if config.broker_permission != self._granted:
             self._granted = config.broker_permission
@@ -317,10 +320,12 @@ class TopicTable:
         count = 0 if topic is None else topic.read_queue_count
         return queue_id if queue_id < count or not count else queue_id % count
 
-    def creation_fault(self, name: str) -> str:
-        """Reason why no topic of that name can be created, "" if it exists or can be created."""
-        if name in self._topics or len(self._topics) < self._max_count:
+    def creation_fault(self, name: str, principal: Principal = UNRESTRICTED) -> str:
+        """Reason why the account can create no topic of that name, "" if it exists or can be created."""
+        if name in self._topics:
             return ""
+        if len(self._topics) < self._max_count:
+            return self._makers.fault(principal, "topics", "maxTopicCount")
         return f"this broker has as many topics as maxTopicCount allows, {self._max_count}: delete some or raise it"
 
     def take_creation_quota(self) -> str:
@@ -331,8 +336,10 @@ class TopicTable:
         return ""
 
     # --- changes ----------------------------------------------------------------------------------------------------
-    def create_for_send(self, name: str, default_topic: str, client_queue_count: int) -> TopicConfig | None:
-        """Topic that a first send creates from the pattern `default_topic`; None if that forbids it."""
+    def create_for_send(
+        self, name: str, default_topic: str, client_queue_count: int, principal: Principal
+    ) -> TopicConfig | None:
+        """Topic that a first send of an account creates from the pattern `default_topic`; None if that forbids it."""
         pattern = self._topics.get(default_topic)
         if pattern is None or not pattern.perm & PERM_INHERIT:
             return None
@@ -341,7 +348,7 @@ class TopicTable:
         count = max(0, min(client_queue_count, pattern.write_queue_count))
         attributes = {QUEUE_TYPE: BATCH_QUEUE} if name in self.batch_queue_topics else {}
         topic = TopicConfig(name, count, count, pattern.perm & ~PERM_INHERIT, pattern.sys_flag, attributes=attributes)
-        self.put(topic)
+        self.put(topic, principal)
         return topic
 
     def _begins_behind(self, name: str, ended: Mapping[int, int]) -> dict[int, int]:
@@ -358,9 +365,12 @@ class TopicTable:
         self.put(topic)
         return topic
 
-    def put(self, topic: TopicConfig) -> None:
-        """Add or replace a topic. After a deleted topic of that name, its queues begin behind that one's messages."""
+    def put(self, topic: TopicConfig, principal: Principal = UNRESTRICTED) -> None:
+        """Add or replace a topic for an account. After a deleted one of that name, its queues begin behind that one's
+        messages."""
         present, begins = self._topics.get(topic.name), topic.begins
+        if present is None:
+            self._makers.made(topic.name, principal)
         if topic.name in self.deleted:
             begins = self._begins_behind(topic.name, self.deleted_ends.get(topic.name, {}))
             self.deleted -= {topic.name}
@@ -380,6 +390,7 @@ class TopicTable:
         if topic is not None:
             ends = self._queue_ends(name, max(MAX_QUEUE_COUNT, topic.read_queue_count, topic.write_queue_count))
             del self._topics[name]
+            self._makers.removed(name)
             self.deleted |= {name}
             if ends:
                 self.deleted_ends[name] = ends
@@ -457,6 +468,7 @@ class TopicTable:
         """Begin a master epoch, whose versions are higher than those of older masters. The file follows with the next
         change or `save`, so that a failover waits for no disk. If the master was killed and restarts in its old epoch,
         slaves may have changes that its file lacks: no version is used twice (`DataVersion.new_epoch`)."""
+        self._makers.clear()
         self.epoch = epoch
         self.version.new_epoch(epoch)
         self._advance([])

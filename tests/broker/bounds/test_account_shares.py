@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import pytest
 
@@ -14,13 +15,16 @@ from rmqha.broker.requests.consumer_calls import Done
 from rmqha.broker.requests.request import Channel, Shares
 from rmqha.broker.services import transaction_service
 from rmqha.broker.timers import service
+from rmqha.host.net.session import Session
+from rmqha.model.access import AccessList, Account, Permission
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import RecallHandle, decode_properties, encode_properties
 from rmqha.store.index import index_service
+from rmqha.wire.auth.signature import sign
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps, loads
 from tests.broker.pop.world import pop_command
-from tests.broker.rights.acl_world import FOREIGN, OWN, Side, World, lock, principal, pull
+from tests.broker.rights.acl_world import ACCOUNTS, FOREIGN, OWN, Side, World, lock, principal, pull
 from tests.broker.support import Broker, FakeChannel, send_command
 from tests.broker.transactions import COMMIT, ROUND_MS, end_of, prepared, records
 
@@ -268,3 +272,60 @@ def test_who_reads_the_queue_anew_knows_whose_they_are(world: World, monkeypatch
     world.broker.core.timers.log_cut()
     world.broker.run(1)
     assert recalled(world, OWN) == ResponseCode.SYSTEM_BUSY and recalled(world, FOREIGN) == 0
+
+
+# --- topics and groups ------------------------------------------------------------------------------------------------
+GREEDY, OTHER = "greedy", "other"
+
+
+@pytest.fixture
+def open_world(make_broker: Callable[..., Broker]) -> World:
+    """Two accounts that may everything by default, on a broker with room for eight topics and groups more."""
+    world = World(make_broker(auto_create_max_per_second=1000, **KEYS).start())
+    for name in (GREEDY, OTHER):
+        credentials = replace(ACCOUNTS[OWN.name].credentials, access_key=name)
+        both = Permission.PUB | Permission.SUB
+        account = Account(credentials=credentials, default_topic=both, default_group=Permission.SUB)
+        world.accounts.access = AccessList({**world.accounts.access.accounts, name: account})
+    topics, groups = len(world.broker.core.topics), len(world.broker.core.groups)
+    world.broker.core.live.update(f"maxTopicCount={topics + 8}\nmaxGroupCount={groups + 8}")
+    return world
+
+
+def ask(world: World, command: Command, key: str) -> Command:
+    sign(command, world.accounts.access.accounts[key].credentials)
+    channel = stranger()
+    world.guard.received(cast(Session, channel), [command])
+    world.broker.run()
+    return channel.one()
+
+
+def make_topic(world: World, key: str, name: str) -> bool:
+    return ask(world, send_command(name, 0, b"x", d="1"), key).code == ResponseCode.SUCCESS
+
+
+def make_group(world: World, key: str, name: str) -> bool:
+    ask(world, Command(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": name}), key)
+    return world.broker.core.groups.get(name) is not None
+
+
+@pytest.mark.parametrize(("make", "table"), [(make_topic, "topics"), (make_group, "groups")])
+def test_one_account_makes_half_of_the_topics_and_groups(
+    open_world: World, make: Callable[[World, str, str], bool], table: str
+) -> None:
+    """By first uses alone it kept all others from a new topic or group, for ever."""
+    made = getattr(open_world.broker.core, table)
+    made._makers.most = 8
+    assert [make(open_world, GREEDY, f"g{number}") for number in range(6)] == [True] * 4 + [False] * 2
+    assert make(open_world, OTHER, "o1") and make(open_world, GREEDY, "g0"), "what is there is used on"
+    made.remove("g0")
+    assert make(open_world, GREEDY, "g7"), "one that is deleted makes room"
+    assert not make(open_world, GREEDY, "g8")
+
+
+def test_who_is_refused_a_topic_is_told_why(open_world: World) -> None:
+    open_world.broker.core.topics._makers.most = 2
+    assert make_topic(open_world, GREEDY, "g0")
+    answer = ask(open_world, send_command("g1", 0, b"x", d="1"), GREEDY)
+    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+    assert "account greedy has made half of the topics that maxTopicCount allows" in (answer.remark or "")

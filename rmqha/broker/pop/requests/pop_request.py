@@ -153,7 +153,7 @@ class PopRequestReader:
 
     def group(self, command: Command) -> str:
         name = text(command, "consumerGroup")
-        group = self._groups.get_or_create(name)
+        group = self._groups.get_or_create(name, command.principal)
         if group is None:
             raise no_group(name)
         if not group.get("consumeEnable", True):
