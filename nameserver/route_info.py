@@ -46,6 +46,15 @@ class _TableUpdate:
     """Digest of the table; "" after another change of these topics."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Displaced:
+    """Broker that lost its id to another of the same state version, and its registration until then."""
+
+    by: str
+    broker_id: int
+    live: _BrokerLiveInfo
+
+
 @dataclass(slots=True)
 class _Group:
     """Broker group by its brokerName. `addresses` and `live` have the same addresses, each under one id."""
@@ -66,8 +75,8 @@ class _Group:
     refused: dict[str, int] = field(default_factory=dict)
     """State versions of up to MAX_REFUSED_COUNT addresses whose claim of an occupied id was ignored; each claim is
     traced once."""
-    displaced: dict[str, str] = field(default_factory=dict)
-    """MAX_REFUSED_COUNT addresses that lost their id, each with the one of the same state version that took it."""
+    displaced: dict[str, _Displaced] = field(default_factory=dict)
+    """MAX_REFUSED_COUNT addresses that lost their id; one that shows that it lives gets it back when the other goes."""
     rivals: dict[str, int] = field(default_factory=dict)
     """Addresses, displaced or not, of brokers that were alive under one id at one time, and when that was seen last."""
 
@@ -128,6 +137,8 @@ class RouteTable:
         self._elected: dict[str, int] = {}
         """Epoch of each group's newest election by the controllers; a broker that registers as master of an older one
         is ignored."""
+        self._refused: dict[str, tuple[str, str, int]] = {}
+        """Brokers that are not accepted, by address: name of the group, reason, time of the last attempt (ms)."""
         self._scanned_at_ms: int | None = None
         self._suspects_itself = False
 
@@ -188,6 +199,14 @@ class RouteTable:
                 found[name] = rivals
         return found
 
+    def refused(self, now_ms: int) -> dict[str, list[str]]:
+        """Brokers that this name server does not accept: address → name of the group, reason. They try each second."""
+        return {
+            address: [broker_name, reason]
+            for address, (broker_name, reason, at_ms) in sorted(self._refused.items())
+            if now_ms - at_ms < CONTEST_MS
+        }
+
     def _group_data(self, name: str) -> GroupData:
         group = self._groups[name]
         return GroupData(name, group.cluster_name, dict(group.addresses), group.enable_acting_master)
@@ -199,13 +218,12 @@ class RouteTable:
     ) -> Generator[None, None, RegistrationOutcome]:
         """Register a broker, its topics in steps: they are complete after the last step."""
         group = self._groups.get(request.broker_name)
-        if group is not None and group.cluster_name != request.cluster_name:
-            return RegistrationOutcome(
-                refusal=f"broker group {request.broker_name} is registered in cluster {group.cluster_name}, "
-                f"not {request.cluster_name}; a brokerName must be unique"
-            )
-        if refusal := self._limit_fault(group, request):
+        if refusal := self._refusal(group, request):
+            if len(self._refused) >= MAX_REFUSED_COUNT and request.address not in self._refused:
+                del self._refused[next(iter(self._refused))]
+            self._refused[request.address] = (request.broker_name, refusal, now_ms)
             return RegistrationOutcome(refusal=refusal)
+        self._refused.pop(request.address, None)
         group = group or _Group(request.cluster_name)
         if self._is_stale(group, session_id, request):
             return RegistrationOutcome(*self._master_of(group, request.address), ignored=True)
@@ -221,7 +239,12 @@ class RouteTable:
             self._trace_route(request.broker_name, group)
         return RegistrationOutcome(*self._master_of(group, request.address))
 
-    def _limit_fault(self, group: _Group | None, request: Registration) -> str:
+    def _refusal(self, group: _Group | None, request: Registration) -> str:
+        if group is not None and group.cluster_name != request.cluster_name:
+            return (
+                f"broker group {request.broker_name} is registered in cluster {group.cluster_name}, "
+                f"not {request.cluster_name}; a brokerName must be unique"
+            )
         if group is None or not (request.broker_id in group.addresses or request.address in group.live):
             if self.broker_count >= MAX_BROKER_COUNT:
                 return (
@@ -320,18 +343,20 @@ class RouteTable:
             self._note_life(group, now_ms, request.address)
             if len(group.displaced) >= MAX_REFUSED_COUNT:
                 group.displaced.clear()
-            group.displaced[holder] = request.address
+            group.displaced[holder] = _Displaced(request.address, request.broker_id, group.live[holder])
 
-    def _note_life(self, group: _Group, now_ms: int, address: str) -> None:
+    def _note_life(self, group: _Group, now_ms: int, address: str, *, lite: bool = False) -> None:
         """A sign of life of a broker that was displaced: it has not moved to the other's address."""
-        if (other := group.displaced.get(address)) is not None:
+        if (displaced := group.displaced.get(address)) is not None:
+            displaced.live.updated_at_ms = now_ms
+            displaced.live.lite = displaced.live.lite or lite
             if len(group.rivals) >= MAX_REFUSED_COUNT:
                 group.rivals.clear()
-            group.rivals |= {address: now_ms, other: now_ms}
+            group.rivals |= {address: now_ms, displaced.by: now_ms}
 
     def _part_rivals(self, group: _Group, address: str) -> None:
         """The broker is gone, and nobody's rival."""
-        group.displaced = {key: value for key, value in group.displaced.items() if address not in (key, value)}
+        group.displaced = {key: value for key, value in group.displaced.items() if address not in (key, value.by)}
         if group.rivals.pop(address, None) is not None and len(group.rivals) < 2:
             group.rivals.clear()
 
@@ -409,7 +434,7 @@ class RouteTable:
         live = group.live.get(address) if group is not None else None
         if live is None:
             if group is not None:
-                self._note_life(group, now_ms, address)
+                self._note_life(group, now_ms, address, lite=True)
             return False
         live.updated_at_ms = now_ms
         live.lite = True
@@ -428,9 +453,9 @@ class RouteTable:
     def unregister(self, broker_name: str, address: str) -> bool:
         """Remove a broker; False if it was not registered."""
         group = self._groups.get(broker_name)
-        if group is not None:
-            self._part_rivals(group, address)
         if group is None or address not in group.live:
+            if group is not None:
+                self._part_rivals(group, address)
             return False
         self._remove(broker_name, group, address)
         return True
@@ -441,14 +466,35 @@ class RouteTable:
             if live.session_id == session_id and not live.lite:
                 self._tracer.event("broker_disconnected", broker_name=broker_name, address=address)
                 self._remove(broker_name, group, address)
+        for group in self._groups.values():
+            for address, displaced in list(group.displaced.items()):
+                if displaced.live.session_id == session_id and not displaced.live.lite:
+                    self._part_rivals(group, address)
 
     def _remove(self, broker_name: str, group: _Group, address: str) -> None:
         del group.live[address]
+        rival = self._living_rival(broker_name, group, address)
         self._part_rivals(group, address)
         group.addresses = {key: value for key, value in group.addresses.items() if value != address}
+        if rival is not None:
+            heir, displaced = rival
+            group.addresses[displaced.broker_id], group.live[heir] = heir, displaced.live
+            group.topics_from = None
         if not group.addresses:
             self._remove_group(broker_name, group)
         self._trace_route(broker_name, group)
+
+    def _living_rival(self, broker_name: str, group: _Group, address: str) -> tuple[str, _Displaced] | None:
+        """Broker that this one displaced and that lives, the one last heard of: it registers again at its next period
+        only, and clients would have no route until then. One that has died since is removed by its time-out."""
+        elected = self._elected.get(broker_name, 0)
+        found = [
+            (heir, displaced)
+            for heir, displaced in group.displaced.items()
+            if displaced.by == address and heir in group.rivals and heir not in group.live
+            if displaced.broker_id != MASTER_ID or displaced.live.version.state_version >= elected
+        ]
+        return max(found, key=lambda item: item[1].live.updated_at_ms, default=None)
 
     def _trace_route(self, broker_name: str, group: _Group) -> None:
         addresses = {str(key): group.addresses[key] for key in sorted(group.addresses)}

@@ -364,6 +364,7 @@ class NameServer:
             event_index=None if follower is None else follower.index,
             address_problem=self.address_problem(),
             contested=self.routes.contested(self._clock.now_ms()) or None,
+            refused=self.routes.refused(self._clock.now_ms()) or None,
             statistics=self.statistics(),
         )
         return request.reply(body=dumps(state.to_json()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -134,6 +135,48 @@ def test_a_displaced_broker_that_lives_is_a_rival_at_once() -> None:
     assert story.table.contested(story.now_ms) == {}
 
 
+def test_a_rival_that_lives_gets_the_route_when_the_other_stops() -> None:
+    """Two static masters of one name: it registers again only at its next period, which may be 30 s away."""
+    story = Story()
+    story.register(A, 0, 0, session=1)
+    story.register(C, 1, 0, session=3)
+    story.register(B, 0, 0, session=2)
+    assert not story.table.heartbeat(story.now_ms, "g", A)
+    assert story.table.unregister("g", B)
+    assert story.addresses() == {0: A, 1: C} and story.route() == ["g"]
+    assert story.table.heartbeat(story.now_ms, "g", A)
+    # alone in its group, and the other is killed
+    story = Story()
+    story.register(A, 0, 0, session=1)
+    story.register(B, 0, 0, session=2)
+    assert story.table.heartbeat(story.now_ms, "g", B)
+    for _ in range(LITE_MS // SCAN_MS + 2):
+        story.pass_ms(SCAN_MS)
+        story.table.heartbeat(story.now_ms, "g", A)
+    assert story.addresses() == {0: A} and story.route() == ["g"]
+
+
+def test_no_dead_rival_gets_the_route() -> None:
+    story = Story()
+    story.register(A, 0, 0, session=1)
+    story.register(B, 0, 0, session=2)
+    assert story.table.unregister("g", B)
+    assert story.addresses() == {}, "nobody has heard of it since"
+    story.register(A, 0, 0, session=1)
+    story.register(B, 0, 0, session=2)
+    assert not story.table.heartbeat(story.now_ms, "g", A)
+    story.pass_ms(LITE_MS, (("g", B),))
+    assert story.table.unregister("g", B)
+    story.pass_ms(2 * SCAN_MS)
+    assert story.addresses() == {}, "its time-out is over"
+    story.register(A, 0, 4, session=1)
+    story.register(B, 0, 4, session=2)
+    assert not story.table.heartbeat(story.now_ms, "g", A)
+    story.table.elected("g", C, 5)
+    story.table.unregister("g", B)
+    assert story.addresses() == {}, "the controllers have elected another since"
+
+
 def test_who_was_displaced_and_has_another_id_since_is_nobodys_rival() -> None:
     story = Story()
     story.register(A, 1, 4)
@@ -155,6 +198,22 @@ def test_no_broker_is_contested_that_moved_or_was_deposed() -> None:
     assert story.table.contested(story.now_ms) == {"g": [A, C]}
     story.pass_ms(CONTEST_MS)
     assert story.table.contested(story.now_ms) == {}
+
+
+def test_a_broker_of_another_cluster_is_told_while_it_tries() -> None:
+    story = Story()
+    story.register(A, 0)
+    version = TopicTableVersion(1, 1, 1)
+    request = Registration("other", "g", 0, B, B + "2", version, {}, False, None)
+    outcome = done(story.table.register(story.now_ms, 0, request))
+    assert "a brokerName must be unique" in outcome.refusal and story.addresses() == {0: A}
+    assert story.table.refused(story.now_ms) == {B: ["g", outcome.refusal]}
+    assert story.table.refused(story.now_ms + CONTEST_MS) == {}, "it has given up"
+    story.register(B, 1)
+    assert story.table.refused(story.now_ms) == {}
+    for number in range(2 * route_info.MAX_REFUSED_COUNT):
+        done(story.table.register(story.now_ms, 0, replace(request, address=f"10.0.1.{number}:1")))
+    assert len(story.table.refused(story.now_ms)) == route_info.MAX_REFUSED_COUNT
 
 
 def test_without_a_version_an_occupied_id_stays() -> None:

@@ -53,7 +53,13 @@ def judge(snapshot: ClusterSnapshot, groups: Sequence[str]) -> Health:
     """`groups`: those to look at, which need not be known to anybody."""
     seen = [view for group in groups for view in views(snapshot, group)]
     absent = snapshot.maintained | snapshot.drained
-    found = [*_silent(snapshot, absent), *_quorum(snapshot), *_security(snapshot), *_releases(snapshot)]
+    found = [
+        *_silent(snapshot, absent),
+        *_refused(snapshot),
+        *_quorum(snapshot),
+        *_security(snapshot),
+        *_releases(snapshot),
+    ]
     if not snapshot.of_kind(ServerKind.BROKER):
         found += _without_groups(snapshot)
     for group in groups:
@@ -102,6 +108,27 @@ def _silent(snapshot: ClusterSnapshot, absent: set[str]) -> Iterator[Finding]:
             if word.kind is ServerKind.BROKER:
                 fix = "start it, or if it is gone for good clean it from the controllers (rmqha remove)"
             yield fault(where, f"does not answer: {word.error}", fix)
+
+
+def _refused(snapshot: ClusterSnapshot) -> Iterator[Finding]:
+    """Brokers that name servers do not accept, one finding for each: no client finds them, and none of the others need
+    know them."""
+    reasons: dict[str, tuple[str, str, list[str]]] = {}
+    for word in snapshot.of_kind(ServerKind.NAME_SERVER):
+        told = (word.name_server.refused if word.name_server is not None else None) or {}
+        for address, (group, reason) in told.items():
+            reasons.setdefault(address, (group, reason, []))[2].append(word.title)
+    for address, (group, reason, titles) in sorted(reasons.items()):
+        broker = snapshot.server(ServerKind.BROKER, address)
+        where = broker.title if broker is not None else f"broker {address}"
+        fix = (
+            "check its brokerName, brokerClusterName and namesrvAddr; it registers by itself once nothing is against it"
+        )
+        yield fault(
+            where,
+            f"not accepted as a broker of {group} by {' and '.join(titles)}, so no client finds it: {reason}",
+            fix,
+        )
 
 
 def _security(snapshot: ClusterSnapshot) -> Iterator[Finding]:

@@ -12,7 +12,8 @@ VERSION = 1
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class NameServerState(JsonRecord):
     """`follows` and `event_index`: the controller whose elections it follows, and the version reached; None if it
-    follows none. `contested`: addresses, by group, of brokers that register under one id and displace each other."""
+    follows none. `contested`: addresses, by group, of brokers that register under one id and displace each other.
+    `refused`: brokers that it does not accept, by address: the name of the group, and why."""
 
     version: int = VERSION
     release: str | None = part()
@@ -20,4 +21,5 @@ class NameServerState(JsonRecord):
     event_index: int | None = None
     address_problem: str = ""
     contested: dict[str, list[str]] | None = part()
+    refused: dict[str, list[str]] | None = part()
     statistics: dict[str, int] = field(default_factory=dict)

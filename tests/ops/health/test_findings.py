@@ -214,6 +214,17 @@ def test_two_static_masters_of_one_name() -> None:
     ), both.reasons
 
 
+def test_a_broker_that_name_servers_do_not_accept() -> None:
+    why = "broker group broker-a is registered in cluster one, not two; a brokerName must be unique"
+    state = NameServerState(refused={"10.0.0.9:10911": ["broker-a", why]})
+    words = cluster() | {"ns-1": replace(name_server(1), name_server=state)}
+    (line,) = [item.line for item in judge(snapshot_of(words.values()), ["broker-a"]).reasons]
+    assert line.startswith(
+        f"broker 10.0.0.9:10911: not accepted as a broker of broker-a by ns-1, so no client finds it: {why}"
+    )
+    assert "brokerClusterName" in line
+
+
 def test_a_replica_whose_disk_is_full_is_not_sent_to_look_for_the_controllers() -> None:
     found = reasons(broker(2, epoch=3, diskProblem="No space left on device"))
     assert any("disk: No space left on device" in line for line in found)
