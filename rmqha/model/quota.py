@@ -18,6 +18,8 @@ from rmqha.model.error import ConfigError
 MAX_BUCKET_COUNT = 10_000
 """Most buckets of accounts or of addresses; the one that was made first is forgotten, and begins anew."""
 MAX_THROTTLE_MS = 1000
+OPERATOR_LIMIT = 20, 64 * 1024
+"""Requests and bytes a second of `admits_operator`, from each address."""
 _FORM = "account:NAME=REQUESTS/BYTES or address:HOST=REQUESTS/BYTES, separated by ;"
 
 
@@ -128,6 +130,7 @@ class Quotas:
         self._limits = limits
         self._accounts: dict[str, _Buckets] = {}
         self._addresses: dict[str, _Buckets] = {}
+        self._lanes: dict[str, _Buckets] = {}
 
     def refusal(self, account: str, address: str, size_bytes: int, now_ms: int) -> str:
         """ "" if a request of so many bytes may be served, which counts; else why not, which does not."""
@@ -144,6 +147,15 @@ class Quotas:
             by_account.take(size_bytes)
         by_address.take(size_bytes)
         return ""
+
+    def admits_operator(self, address: str, size_bytes: int, now_ms: int) -> bool:
+        """True if a request by which an operator changes a quota may be served though the address is over its own:
+        OPERATOR_LIMIT bounds them, so that a quota that is too low locks nobody out."""
+        lane = self._of(self._lanes, address, Limit(*OPERATOR_LIMIT), now_ms)
+        if lane.lacks(now_ms):
+            return False
+        lane.take(size_bytes)
+        return True
 
     def throttle_ms(self, account: str, address: str, size_bytes: int, now_ms: int) -> int:
         """Time (ms), MAX_THROTTLE_MS at most, for which not to read the connection of a request that was refused."""

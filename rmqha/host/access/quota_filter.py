@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from rmqha.model.code import ResponseCode
+from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.identity import host_of
 from rmqha.model.principal import PEER_SERVER, Principal
 from rmqha.model.quota import Quotas
@@ -18,6 +18,21 @@ if TYPE_CHECKING:
     from rmqha.host.net.statistics import Statistics
 
 
+OPERATOR_CODES = frozenset(
+    {
+        RequestCode.GET_BROKER_CONFIG,
+        RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.CONTROLLER_GET_CONFIG,
+        RequestCode.CONTROLLER_UPDATE_CONFIG,
+        RequestCode.GET_NAMESRV_CONFIG,
+        RequestCode.UPDATE_NAMESRV_CONFIG,
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        RequestCode.RMQHA_GET_REPLICA_STATE,
+        RequestCode.RMQHA_GET_CONTROLLER_STATE,
+        RequestCode.RMQHA_GET_NAMESRV_STATE,
+    }
+)
+"""Requests of `config set` and `health`: without accounts nothing else tells an operator from a client."""
 CallIn = Callable[[int, Callable[[], None]], object]
 """Call a function once, in so many ms."""
 
@@ -78,6 +93,8 @@ class QuotaFilter:
             if not has_no_quota(command.principal):
                 size_bytes = payload_bytes(command)
                 reason = self._quotas.refusal(key, host, size_bytes, now_ms)
+                if reason and not key and command.code in OPERATOR_CODES:
+                    reason = "" if self._quotas.admits_operator(host, size_bytes, now_ms) else reason
             if not reason:
                 admitted.append(command)
                 continue

@@ -118,3 +118,20 @@ async def test_a_server_with_quotas() -> None:
     async with asking(QuotaLimits(address=Limit(3))) as (ask, statistics):
         codes = [await ask() for _ in range(4)]
         assert codes.count(ResponseCode.SYSTEM_BUSY) == 1 == statistics.quota_refused_count
+
+
+async def test_a_quota_that_is_too_low_locks_no_operator_out() -> None:
+    """Without accounts an operator comes from an address like everybody: the requests that change a quota have a small
+    bound of their own."""
+    service, channel = Taken(), FakeChannel("10.0.0.9:5")
+    quotas = Quotas(QuotaLimits(address=Limit(1, 1)))
+    gate = QuotaFilter(service, quotas, HostClock(), Statistics(), lambda *wait: None)
+    session = cast(Session, channel)
+    gate.received(session, [request() for _ in range(5)])
+    assert len(service.commands) == 1 and len(channel.take()) == 4
+    way_back = [Command(code, {}) for code in (RequestCode.GET_BROKER_CONFIG, RequestCode.UPDATE_BROKER_CONFIG)]
+    gate.received(session, way_back)
+    assert service.commands[1:] == way_back and not channel.take()
+    gate.received(session, [Command(RequestCode.GET_BROKER_CONFIG, {}) for _ in range(100)])
+    assert len(service.commands) <= 25, "a flood of them is bounded too"
+    assert all(sent.code == ResponseCode.SYSTEM_BUSY for sent in channel.take())
