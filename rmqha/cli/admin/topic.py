@@ -66,9 +66,12 @@ def _list(every: bool, namesrv: str, output: str) -> None:
     names = asked(namesrv, question)
     if output == "json":
         echo_json(names)
-    else:
-        for name in names:
-            click.echo(printable(name, lines=False))
+        return
+    for name in names:
+        click.echo(printable(name, lines=False))
+    if not names:
+        hint = "the first send makes one, or rmqha topic create; --all shows the servers' own"
+        click.echo(f"rmqha: there is no topic yet: {hint}", err=True)
 
 
 @topic.command("describe", epilog="Example: rmqha topic describe orders")
