@@ -7,7 +7,6 @@ own term always fits.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +28,7 @@ from controller.state.event import (
     ReplicaDrained,
     SyncStateSetAltered,
 )
-from rmqha.model.identity import name_in_check_code, node_label
+from rmqha.model.identity import name_in_check_code, name_replicas, node_label
 from rmqha.model.offset import NO_EPOCH, BrokerId, Epoch
 
 REMEMBERED_ELECTIONS = 10
@@ -154,7 +153,7 @@ class BrokerGroup:
 
     def named(self, sentence: str) -> str:
         """A broker's sentence with names of replicas for their ids: a broker knows only ids."""
-        return re.sub(r"\breplica (\d{1,18})\b", lambda found: self.label(int(found[1])), sentence)
+        return name_replicas(sentence, self.label)
 
     def labels(self, broker_ids: Iterable[int]) -> str:
         """Names of several replicas, by their ids."""

@@ -21,6 +21,7 @@ from rmqha.ops.finding import Finding, fault
 from rmqha.ops.group_view import GroupReport, promise_of
 from rmqha.ops.health.agreement import Agreement, View
 from rmqha.ops.health.findings import judge
+from rmqha.ops.node_names import replica_names
 from rmqha.ops.snapshot import ApacheEpochs, ClusterSnapshot, NodeReport, ServerKind
 from rmqha.ops.wait_explanation import view_of
 from rmqha.wire.state.controller_state import GroupState, RegisteredReplica
@@ -268,7 +269,9 @@ def _notes(group: GroupPicture, view: NodeReport, registered: RegisteredReplica 
             f"refuses to follow: {state.refusal}" if state.refusal else "",
             copy_words(state.copy),
             "the controllers are away" if state.controller == "away" else "",
-            f"hands over to replica {state.hands_over_to}" if state.hands_over_to else "",
+            f"hands over to {replica_names(group.report.brokers, group.name).of(state.hands_over_to)}"
+            if state.hands_over_to
+            else "",
         ]
     explained = group.details.explained
     replicas = () if explained is None else explained.replicas

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from ipaddress import ip_address
@@ -65,6 +66,15 @@ def node_label(name: str, own_id: int | str | None, address: str = "") -> str:
         return f"replica {own_id}" + (f" at {address}" if address else "")
     same = own_id is None or name.rpartition("-")[2] == str(own_id).removeprefix("n") or name == own_id
     return name if same else f"{name} (id {own_id})"
+
+
+def name_replicas(sentence: str, label: Callable[[int], str]) -> str:
+    """A broker's sentence with names of replicas for their ids: a broker knows only ids."""
+    sentence = re.sub(r"\breplica (\d{1,18})\b", lambda found: label(int(found[1])), sentence)
+    several = r"(\breplicas |\bset )\[(\d{1,18}(?:, \d{1,18})*)\]"
+    return re.sub(
+        several, lambda found: f"{found[1]}[{', '.join(label(int(item)) for item in found[2].split(', '))}]", sentence
+    )
 
 
 def make_check_code(address: str, at_ms: int, name: str) -> str:

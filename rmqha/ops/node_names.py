@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
-from rmqha.model.identity import node_label
-from rmqha.ops.snapshot import NodeReport, ServerKind
+from rmqha.model.identity import name_replicas, node_label
+from rmqha.ops.snapshot import ClusterSnapshot, NodeReport, ServerKind
 
 
 class ReplicaNames:
@@ -20,6 +21,27 @@ class ReplicaNames:
     def all_of(self, broker_ids: Iterable[int]) -> str:
         """Several of them, in the order of their ids."""
         return ", ".join(self.of(broker_id) for broker_id in sorted(broker_ids)) or "nobody"
+
+
+def with_names(snapshot: ClusterSnapshot) -> ClusterSnapshot:
+    """The snapshot in which each broker's sentences name replicas; as it told them they have only ids."""
+    names: dict[str, ReplicaNames] = {}
+    nodes = []
+    for node in snapshot.nodes:
+        state = node.replica
+        if state is not None and (state.why_not_writable or state.refusal or state.controller_refusal):
+            if node.group not in names:
+                names[node.group] = replica_names(snapshot.nodes, node.group)
+            label = names[node.group].of
+            named = replace(
+                state,
+                why_not_writable=name_replicas(state.why_not_writable, label),
+                refusal=state.refusal and name_replicas(state.refusal, label),
+                controller_refusal=state.controller_refusal and name_replicas(state.controller_refusal, label),
+            )
+            node = replace(node, replica=named)
+        nodes.append(node)
+    return replace(snapshot, nodes=tuple(nodes))
 
 
 def replica_names(reports: Iterable[NodeReport], group: str) -> ReplicaNames:

@@ -19,6 +19,7 @@ from rmqha.model.error import RemoteError, RmqhaError
 from rmqha.model.identity import parse_address
 from rmqha.ops.asking import StateT, ask, ask_state
 from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.ops.node_names import with_names
 from rmqha.ops.snapshot import ApacheGroup, ClusterSnapshot, NodeReport, SecurityFile, ServerKind
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps, loads
@@ -111,7 +112,7 @@ class Survey:
     @property
     def snapshot(self) -> ClusterSnapshot:
         """The reports as they are by now."""
-        return ClusterSnapshot.of(list(self._reports.values()))
+        return with_names(ClusterSnapshot.of(list(self._reports.values())))
 
     async def run(self) -> ClusterSnapshot:
         """Ask all nodes; ends within the time, whatever they do."""

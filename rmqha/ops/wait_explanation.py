@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rmqha.model.identity import name_replicas
 from rmqha.ops.group_view import GroupReport
 from rmqha.ops.node_names import ReplicaNames, replica_names
 from rmqha.wire.state.replica_state import AckRule, ReplicaState, SetMember, WaitingSends
@@ -72,7 +73,7 @@ def sentences(name: str, state: ReplicaState, names: ReplicaNames = NO_NAMES) ->
     for broker_id, joins_in_ms in sorted((state.held_back or {}).items()):
         lines.append(f"{names.of(int(broker_id))} came and went: it may join the set in {joins_in_ms} ms if it stays")
     if not state.writable:
-        lines.append(f"no new send is taken: {state.why_not_writable}")
+        lines.append(f"no new send is taken: {name_replicas(state.why_not_writable, names.of)}")
     return lines
 
 

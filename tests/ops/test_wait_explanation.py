@@ -70,7 +70,9 @@ def test_two_silent_slaves_in_cp_end_in_a_refusal_and_the_prophecy_holds() -> No
     assert lines[-1] == "at the latest in 2900 ms the oldest is answered FLUSH_SLAVE_TIMEOUT"
     group.run(2920)
     assert group[1].done[token] is AckStatus.FLUSH_SLAVE_TIMEOUT
-    assert told(group)[-1].startswith("no new send is taken: in-sync replicas not enough: the confirmed set [1]")
+    assert told(group)[-1].startswith(
+        "no new send is taken: in-sync replicas not enough: the confirmed set [broker-a-1]"
+    )
     assert is_wrong(state_of(group))
 
 

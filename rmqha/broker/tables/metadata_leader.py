@@ -420,7 +420,7 @@ class MetadataLeader:
                 or follower.offsets < of_set.offsets
             )
         ]
-        return f"replica {', '.join(lacking)}" if lacking else ""
+        return ", ".join(f"replica {member}" for member in lacking)
 
     def _end_waits(self, *, after_save: bool = False) -> None:
         """End waits of each kind up to the first that must wait. After a write of files all are checked, since it may

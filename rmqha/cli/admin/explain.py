@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 
 import click
 
@@ -14,6 +15,7 @@ from rmqha.cli.render import Text, console, table
 from rmqha.host.asking.shell import Caller, ask_by, open_client, open_tasks
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError
+from rmqha.model.identity import name_replicas
 from rmqha.ops.asking import ask_state
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.wire.state.explained_state import ExplainedElection, ExplainedGroup
@@ -99,7 +101,8 @@ def show(group: str, view: ExplainedGroup, refusals: Mapping[int, str]) -> None:
         if item.not_electable:
             out.print(f"{who} cannot become master: {item.not_electable}")
         if item.broker_id in refusals:
-            words = f"{who} follows nobody: {refusals[item.broker_id]}"
+            why = name_replicas(refusals[item.broker_id], partial(replica_label, state, view))
+            words = f"{who} follows nobody: {why}"
             out.print(Text(f"{words}; see rmqha fork ls", "red"))
         if item.disk_problem:
             out.print(Text(f"disk of {who}: {item.disk_problem}", "red"))
