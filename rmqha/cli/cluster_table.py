@@ -6,7 +6,7 @@ from typing import Any
 
 from rmqha.cli.render import Printer, Text, table
 from rmqha.model.printable import printable
-from rmqha.ops.cluster_view import ClusterView, NodeView, notes, problems
+from rmqha.ops.cluster_view import ClusterView, NodeView, faults, notes
 
 
 def node_row(view: ClusterView, node: NodeView) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def print_cluster(view: ClusterView, out: Printer) -> None:
             out.print(Text(f"{name}: {words}", "yellow"))
     for name, words in notes(view).items():
         out.print(Text(f"{name}: {words}", "yellow"))
-    for name, trouble in problems(view).items():
+    for name, trouble in faults(view).items():
         out.print(Text(f"{name}: {trouble}", "red"))
 
 
@@ -124,8 +124,8 @@ def cluster_json(view: ClusterView) -> dict[str, Any]:
         "directory": None if view.state.is_remote else str(view.state.directory),
         "namesrv": view.state.namesrv_addresses,
         "controllers": view.state.controller_addresses,
-        "healthy": not problems(view),
-        "problems": problems(view),
+        "healthy": not faults(view),
+        "problems": faults(view),
         "notes": notes(view),
         "nodes": [node_row(view, node) | {"state": node.state_json()} for node in view.nodes.values()],
         "groups": [

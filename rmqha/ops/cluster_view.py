@@ -23,6 +23,8 @@ from rmqha.wire.state.replica_state import CopyState, DamageState, ReplicaState
 ASK_TIMEOUT_S = 2.5
 DAMAGE_FIX = 'start a replica that has it, or see "A record that nobody has" in docs/operate/recovery.md'
 CONTROLLER_STALL_MS = 1000
+LONG_WAIT_MS = 500
+"""A send that waits longer is a fault."""
 RIVALS_FIX = (
     "stop one of them, give it another brokerName, or as a slave another brokerId; if they are replicas of one group, "
     "give them the same controllerAddr"
@@ -167,6 +169,27 @@ def problems(view: ClusterView) -> dict[str, str]:
     return found
 
 
+def faults(view: ClusterView) -> dict[str, str]:
+    """`problems`, and what else is wrong with nodes that do their part: their disks, their logs, sends that wait. What
+    `rmqha health` calls a fault is one here."""
+    found = problems(view)
+    for name, node in view.nodes.items():
+        words = "" if node.replica is None else _own_faults(node.replica)
+        if node.controller is not None:
+            words = words or unsaved_words(node.controller.raft.unsaved_ms)
+        if words:
+            found.setdefault(name, words)
+    return found
+
+
+def _own_faults(state: ReplicaState) -> str:
+    oldest_ms = (state.waits.oldest_age_ms if state.waits is not None else None) or 0
+    unclean = "it lost power, so it leads nobody until it has followed a master to its end" if state.unclean else ""
+    waits = f"a send has waited for {oldest_ms} ms" if state.leads and oldest_ms > LONG_WAIT_MS else ""
+    disk = f"disk: {state.disk_problem}" if state.disk_problem else ""
+    return disk or damage_words(state) or state.address_problem or unclean or waits
+
+
 def problems_of(view: ClusterView, names: Collection[str]) -> dict[str, str]:
     """Problems that keep the nodes and groups in `names` from being well. A broker whose group has no master is not,
     since who is in the SyncStateSet is not known then; where the group is in `names` too, that is said once."""
@@ -230,7 +253,7 @@ def _leaderless(group: GroupView, replicas: Iterable[NodeView]) -> str:
     if _is_static(replicas) or (group.told is not None and group.told.master_broker_id is not None):
         return ""
     if group.told is None:
-        return "no controller answers"
+        return "no controller leads"
     return f"has no master: {group.told.why_no_master}" if group.told.why_no_master else "has no master"
 
 

@@ -19,6 +19,7 @@ from rmqha.ops.cluster_view import (
     GroupView,
     NodeView,
     copy_words,
+    faults,
     notes,
     outside_words,
     problems,
@@ -104,6 +105,22 @@ def test_a_replica_stopped_in_maintenance_is_no_problem(
     assert all(f"{name}: {words}" in out.getvalue() for name, words in (wrong | note).items())
 
 
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"diskProblem": "No space left on device"}, "disk: No space left on device"),
+        ({"unclean": True}, "it lost power"),
+        ({"addressProblem": "brokerIP1 is told to clients and no address of this machine"}, "brokerIP1 is told"),
+    ],
+)
+def test_status_tells_what_health_calls_a_fault_of_a_member(told: dict[str, Any], words: str) -> None:
+    view = group_of_two(second_runs=True, maintained=False)
+    view.nodes["g-2"] = replace(view.nodes["g-2"], replica=state_of(brokerId=2, **told))
+    assert problems(view) == {} and faults(view)["g-2"].startswith(words)
+    document = cluster_json(view)
+    assert not document["healthy"] and list(document["problems"]) == ["g-2"]
+
+
 def test_a_drained_replica_may_be_stopped() -> None:
     view = group_of_two(second_runs=False, maintained=False)
     told = view.groups["g"].told
@@ -117,7 +134,7 @@ def test_a_drained_replica_may_be_stopped() -> None:
 @pytest.mark.parametrize(
     ("told", "trouble"),
     [
-        (None, "no controller answers"),
+        (None, "no controller leads"),
         (told_of(None, [1]), "has no master"),
         (replace(told_of(None, [1]), why_no_master="waiting for 1"), "has no master: waiting for 1"),
     ],

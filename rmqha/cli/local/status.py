@@ -52,11 +52,11 @@ def status(state: ClusterState, output: str) -> None:
     A replica that was stopped in maintenance is well, and said to be.
     """
     from rmqha.host.asking.shell import ask_by
-    from rmqha.ops.cluster_view import problems
+    from rmqha.ops.cluster_view import faults
 
     view = seen_elsewhere(state) if state.is_remote else ask_by(view_once, state)
     show(view, output)
     if any(node.alive for node in view.nodes.values()) and not any(node.answers for node in view.nodes.values()):
         sys.exit(2)
-    if problems(view):
+    if faults(view):
         sys.exit(1)

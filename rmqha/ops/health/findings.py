@@ -13,6 +13,7 @@ from rmqha.host.access.live_files import RENEW, SOON_MS, expiry_words
 from rmqha.model.identity import is_loopback, node_label
 from rmqha.ops.cluster_view import (
     DAMAGE_FIX,
+    LONG_WAIT_MS,
     RIVALS_FIX,
     STALL_FIX,
     copy_words,
@@ -27,7 +28,6 @@ from rmqha.ops.snapshot import ClusterSnapshot, NodeReport, ServerKind
 from rmqha.wire.state.controller_state import GroupState, RegisteredReplica
 from rmqha.wire.state.replica_state import ReplicaState
 
-LONG_WAIT_MS = 500
 UNCLEAN_CAUSES = ("UNCLEAN_BY_OPERATOR", "UNCLEAN_AUTOMATIC")
 
 
