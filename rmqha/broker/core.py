@@ -52,6 +52,7 @@ from rmqha.broker.timers.recall import RecallProcessor
 from rmqha.broker.timers.requests import TimerRequests
 from rmqha.broker.timers.service import TimerRules, TimerService
 from rmqha.broker.timers.snapshot import TimerSnapshots
+from rmqha.broker.timers.waiting_requests import WaitingRequests
 from rmqha.ha.action import RoleChanged
 from rmqha.ha.machine import ReplicaMachine
 from rmqha.ha.replica import Replica
@@ -294,7 +295,9 @@ class BrokerCore:
         self.master_timer_counts = MasterTimerCounts()
         waiting = self.timers, clock, lambda: delays.version, lambda: driver.is_serving
         self.timer_requests = TimerRequests(*waiting, lambda: self.master_timer_counts.of(self.followed_master))
-        parts = (*asked, self.timer_requests, users, self.send, selectors, self.queue_ends, self.read_repair, self.pops)
+        unresolved = WaitingRequests(self.transactions, self.schedule, clock, clients)
+        others = self.timer_requests, unresolved, users, self.send, selectors
+        parts = (*asked, *others, self.queue_ends, self.read_repair, self.pops)
         store_address = f"{config.own_ip}:{config.listen_port}"
         replies = ReplyProcessor(clients, self.send, self._shell.call_client, clock, store_address)
         appending = self.send, self.pull, self.send_back, self.transactions, self.recalls, replies

@@ -45,6 +45,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "message": ("rmqha.cli.messaging.message:message", "Messages: get one, find, track, resend."),
     "timers": ("rmqha.cli.messaging.timers:timers", "Show the timer messages that wait, by the minute."),
+    "transactions": (
+        "rmqha.cli.admin.transactions:transactions",
+        "Show the transactions that their producers have not ended.",
+    ),
     "dlq": ("rmqha.cli.messaging.dlq:dlq", "Dead letters: list, send to their group again, export."),
     "elect": ("rmqha.cli.local.elect:elect", "Hand the mastership of a group to another replica."),
     "join": ("rmqha.cli.local.join:join", "Add a replica to a running group, or take a drained one back."),
@@ -100,7 +104,7 @@ OTHER_NAMES: dict[tuple[str, ...], tuple[str, ...]] = {("migrate", "acl"): ("acl
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Local cluster": ("up", "down", "status", "start", "stop", "kill", "logs", "purge"),
-    "Messages": ("send", "receive", "topic", "consumer", "message", "timers", "dlq"),
+    "Messages": ("send", "receive", "topic", "consumer", "message", "timers", "transactions", "dlq"),
     "Watch": ("health", "top", "history", "explain", "explain-wait", "describe"),
     "Change": (
         "elect",

@@ -85,6 +85,7 @@ BY_ADDRESS = [
     "acl user ls --namesrv NS",
     "acl policy ls --namesrv NS",
     "timers --namesrv NS",
+    "transactions --namesrv NS",
     "upgrade check --namesrv NS",
     "fork ls --namesrv NS",
 ]

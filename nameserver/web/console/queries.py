@@ -15,10 +15,10 @@ from nameserver.web.lookup import text_field
 from nameserver.web.message_view import short, visible
 from rmqha.client.admin import Admin
 from rmqha.model.code import RequestCode
-from rmqha.model.error import RemoteError, RmqhaError, UsageError
-from rmqha.model.message import HALF_TOPIC, MAX_TOPIC_BYTES, TRANSACTION_GROUP
+from rmqha.model.error import RmqhaError, UsageError
+from rmqha.model.message import MAX_TOPIC_BYTES, RETRY_PREFIX
 from rmqha.ops.answer import reading
-from rmqha.ops.messaging import consumer_group, resending, timers, topics
+from rmqha.ops.messaging import consumer_group, resending, timers, topics, transactions
 from rmqha.ops.messaging.brokers import (
     all_brokers,
     ask_json,
@@ -122,6 +122,7 @@ async def consumer(admin: Admin, query: Mapping[str, str]) -> Document:
         "model": (found.message_model or "").lower(),
         "poppedInFlight": sum(found.popped.values()),
         "retriesWaiting": found.retries_waiting,
+        "retriesDelayed": found.delayed.get(RETRY_PREFIX + found.name, (0, 0))[0],
         "deadLetters": found.dead_letters,
         "subscriptions": {visible(name): visible(text) for name, text in found.subscriptions.items()},
         "paused": {visible(place): visible(why) for place, why in found.paused.items()},
@@ -168,34 +169,28 @@ async def dead_letters(admin: Admin, query: Mapping[str, str]) -> Document:
     }
 
 
-async def transactions(admin: Admin, query: Mapping[str, str]) -> Document:
-    """Pending half messages by broker group. Those behind the first pending one may be settled already: brokers settle
-    them in order."""
-    found = []
-    silent: dict[str, str] = {}
-    for broker in await all_brokers(admin):
-        ext = {"consumerGroup": TRANSACTION_GROUP, "topic": HALF_TOPIC}
-        try:
-            body = await ask_json(admin, broker.address, Command(RequestCode.GET_CONSUME_STATS, ext))
-        except RemoteError:
-            continue  # no transaction has come to this group yet
-        except RmqhaError as error:
-            silent[broker.name] = str(error)
-            continue
-        with reading(broker.address, "a broker's"):
-            for (_, queue_id), row in queue_table(body, broker.address).items():
-                passed, end = int(row["consumerOffset"]), int(row["brokerOffset"])
-                found.append(
-                    {
-                        "brokerName": visible(broker.name),
-                        "topic": HALF_TOPIC,
-                        "queueId": queue_id,
-                        "passed": passed,
-                        "end": end,
-                        "waiting": max(0, end - passed),
-                    }
-                )
-    return {"groups": found, "silent": _silent(silent)}
+async def transactions_open(admin: Admin, query: Mapping[str, str]) -> Document:
+    """Transactions without an end by producer group and topic. A broker of Apache's tells an upper bound only."""
+    told = await transactions.open_transactions(admin)
+    rows = [
+        {
+            "brokerName": visible(name),
+            "producerGroup": visible(row.producer_group),
+            "topic": visible(row.topic),
+            "open": row.count,
+            "oldestAgeMs": max(0, found.now_ms - row.oldest_born_at_ms),
+            "checks": row.check_count,
+            "producers": row.member_count,
+        }
+        for name, found in sorted(told.answers.items())
+        for row in found.rows
+    ]
+    others = [
+        {"brokerName": visible(name), "open": found.unread}
+        for name, found in sorted(told.answers.items())
+        if found.unread
+    ]
+    return {"rows": rows[:MAX_ROWS], "others": others, "silent": _silent(told.silent)}
 
 
 async def waiting_timers(admin: Admin, query: Mapping[str, str]) -> Document:
@@ -278,7 +273,7 @@ QUERIES: Mapping[str, Query] = {
     "consumers": consumer_list,
     "consumer": consumer,
     "dead-letters": dead_letters,
-    "transactions": transactions,
+    "transactions": transactions_open,
     "timers": waiting_timers,
     "accounts": accounts,
 }

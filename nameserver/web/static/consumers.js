@@ -27,7 +27,7 @@ async function one() {
   const value = await ask("consumer", { name });
   show(found, value, () => [
     el("p", { class: "facts" }, [`${count(value.lag)} messages wait`, value.oldestAgeMs === null ? null : `the oldest for ${duration(value.oldestAgeMs)}`,
-      `${value.members.length} members`, value.model || "model unknown", `${count(value.retriesWaiting)} retries wait`,
+      `${value.members.length} members`, value.model || "model unknown", `${count(value.retriesWaiting)} retries wait`, value.retriesDelayed ? `${count(value.retriesDelayed)} retries wait for their time` : null,
       value.poppedInFlight ? `${count(value.poppedInFlight)} popped, not acknowledged yet` : null].filter(Boolean).map((item) => el("span", {}, item)),
     value.deadLetters ? el("a", { href: "/dead-letters" }, `${count(value.deadLetters)} dead letters`) : el("span", {}, "no dead letters")),
     ...Object.entries(value.paused).map(([where, why]) => el("p", { class: "banner wrong" }, `${where}: ${why}`)),

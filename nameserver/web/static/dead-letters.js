@@ -1,4 +1,4 @@
-import { count, el, show, table, time } from "/web/dom.js";
+import { count, duration, el, show, table, time } from "/web/dom.js";
 import { actForm, acting, ask, silent, wrong } from "/web/desk.js";
 
 const found = document.getElementById("found");
@@ -20,12 +20,12 @@ async function list() {
 
 async function waiting() {
   const value = await ask("transactions");
-  const open = value.groups.filter((item) => item.waiting);
-  show(half, value, () => [open.length
-    ? table("Transactions that wait", [{ name: "Group" }, { name: "Waiting, at most", right: true }], open.map((item) => ({
-      cells: [el("a", { href: `/messages?${new URLSearchParams({ by: "place", topic: item.topic, group: item.brokerName, queue: item.queueId, offset: item.passed, count: 8 })}` }, item.brokerName), count(item.waiting)],
+  show(half, value, () => [value.rows.length
+    ? table("Transactions without an end", [{ name: "Group" }, { name: "Producer group" }, { name: "Topic" }, { name: "Open", right: true }, { name: "Oldest", right: true }, { name: "Checks", right: true }, { name: "Producers", right: true }], value.rows.map((item) => ({
+      cells: [item.brokerName, item.producerGroup, item.topic, count(item.open), duration(item.oldestAgeMs), count(item.checks), count(item.producers)],
     })))
-    : el("p", { class: "faint" }, "No transaction waits for its producer's word."), ...silent(value.silent)]);
+    : value.others.length ? "" : el("p", { class: "faint" }, "No transaction waits for its producer's word."),
+  ...value.others.map((item) => el("p", { class: "faint" }, `${item.brokerName}: ${count(item.open)} others at most`)), ...silent(value.silent)]);
 }
 
 Promise.all([list(), waiting()]).catch((error) => {

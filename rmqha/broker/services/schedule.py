@@ -7,8 +7,8 @@ log, may deliver a message once more but leaves none out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -38,6 +38,9 @@ from rmqha.store.reader import IsWhole, Unit, any_record
 
 MAX_DELIVERY_COUNT = 64
 """Messages of one level that are delivered with one append."""
+MAX_COUNTED = 20_000
+"""Messages that one count of what waits reads."""
+COUNTED_SLICE = 64
 _CRC32 = PROPERTY_CRC32.encode() + b"\x01"
 
 
@@ -155,6 +158,16 @@ class _Delivery(Waiting):
         self._service.finished(self, status)
 
 
+@dataclass
+class DelayedCounts:
+    """Counts of messages that wait in delay levels. `read`: how many of them `rows` can have; `rows`: number and first
+    delivery (ms), by the topic that they wait for."""
+
+    waiting: int = 0
+    read: int = 0
+    rows: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
 class ScheduleService:
     """Delivery of delayed messages. `deliver` is called about every 100 ms while `is_waiting`, else each second, which
     is the shortest level, and after each `wake`. `levels_ms` are the times of the levels; messages may wait in levels
@@ -201,6 +214,43 @@ class ScheduleService:
         for level in range(1, max(len(self.levels_ms), 0 if topic is None else topic.read_queue_count) + 1):
             if level not in self._pending and (level in known or self.end_of(level)):
                 self._deliver(level, self.levels_ms[level - 1] if level <= len(self.levels_ms) else None)
+
+    def count_waiting(self, topics: frozenset[str], found: DelayedCounts) -> Iterator[None]:
+        """Count waiting messages, of these topics, of all if there is none, level by level in slices; at most
+        MAX_COUNTED are read. Messages that come or go meanwhile may count or not."""
+        known = self._topics.get(SCHEDULE_TOPIC)
+        ranges = []
+        for level in range(1, max(len(self.levels_ms), 0 if known is None else known.read_queue_count) + 1):
+            low, high = self._log.queue_range(SCHEDULE_TOPIC, level - 1)
+            offset = min(max(self._offsets.get(level), low), high)
+            ranges.append((level, offset, high))
+            found.waiting += high - offset
+        for level, offset, high in ranges:
+            while offset < high and found.read < MAX_COUNTED:
+                units = self._log.units(SCHEDULE_TOPIC, level - 1, offset, min(COUNTED_SLICE, high - offset))
+                if not units:
+                    break  # retention has removed it, or a cut
+                for unit in units[: MAX_COUNTED - found.read]:
+                    found.read += 1
+                    name = self._waiting_topic(level, offset, unit)
+                    offset += 1
+                    if not topics or name in topics:
+                        count, first_at_ms = found.rows.get(name, (0, unit[2]))
+                        found.rows[name] = count + 1, min(first_at_ms, unit[2])
+                yield
+
+    def _waiting_topic(self, level: int, offset: int, unit: Unit) -> str:
+        """Topic that a message waits for, "" if the record is damaged."""
+        plain = self._log.plain_properties(SCHEDULE_TOPIC, level - 1, offset, unit)
+        try:
+            properties = (
+                plain[1]
+                if plain is not None
+                else self._log.sound_record(SCHEDULE_TOPIC, level - 1, offset, unit).properties
+            )
+        except DamagedError:
+            return ""
+        return (find_property(properties, PROPERTY_REAL_TOPIC.encode()) or b"").decode("utf-8", "replace")
 
     def role_changed(self) -> None:
         """Forget pending deliveries, which are the new master's."""

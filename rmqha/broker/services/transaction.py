@@ -291,6 +291,11 @@ class Reconciliation:
                 self.open[queue_offset] = None
         self.next_half = max(self.next_half, end)
 
+    @property
+    def unended(self) -> list[int]:
+        """Waiting ones that no producer has ended, ascending."""
+        return [queue_offset for queue_offset in self.open if queue_offset not in self._ended]
+
     def is_ended(self, queue_offset: int) -> bool:
         return queue_offset in self._ended
 

@@ -7,6 +7,7 @@ covers its copy: the next master finds every waiting transaction, some perhaps t
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from rmqha.broker.replication.waiter import MessageAppender, Waiter, Waiting
@@ -44,6 +45,8 @@ from rmqha.model.message import (
     HALF_TOPIC,
     OP_TOPIC,
     PROPERTY_PRODUCER_GROUP,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TRANSACTION_CHECK_TIMES,
     PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
     PROPERTY_UNIQUE_KEY,
     SYS_FLAG_TRANSACTION_COMMIT,
@@ -69,6 +72,11 @@ MAX_CHECK_COUNT = 64
 MAX_CHECK_BYTES = 1024 * 1024
 """Bytes of bodies that one step stores again, at least one message."""
 HOUR_MS = 3_600_000
+MAX_COUNTED = 10_000
+"""Half messages that one count of those without an end reads."""
+COUNTED_SLICE = 16
+MAX_COUNTED_BYTES = 256 * 1024
+"""Bytes of bodies after which a step of such a count ends."""
 MAX_WITHHELD_COUNT = 1000
 _NOT_FOUND = "Find prepared transaction message failed"
 
@@ -110,6 +118,39 @@ class _Due(NamedTuple):
     queue_offset: int
     half: Record
     verdict: TransactionVerdict
+
+
+class OpenCount:
+    """Half messages of one producer group for one topic: number, birth of the oldest (ms), most checks of one."""
+
+    def __init__(self, born_at_ms: int) -> None:
+        self.count = 0
+        self.oldest_born_at_ms = born_at_ms
+        self.check_count = 0
+
+
+class OpenCounts:
+    """Counts of half messages without an end. `read`: how many of them `rows` can have; `rows`: by producer group and
+    topic."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.read = 0
+        self.rows: dict[tuple[str, str], OpenCount] = {}
+
+    def add(self, half: Record, topic: str | None) -> None:
+        """Add a half message if it is for `topic`; None: for any."""
+        properties = decode_properties(half.properties)
+        name = properties.get(PROPERTY_REAL_TOPIC, "")
+        if topic is not None and name != topic:
+            return
+        key = properties.get(PROPERTY_PRODUCER_GROUP, ""), name
+        row = self.rows.setdefault(key, OpenCount(half.born_at_ms))
+        row.count += 1
+        row.oldest_born_at_ms = min(row.oldest_born_at_ms, half.born_at_ms)
+        times = properties.get(PROPERTY_TRANSACTION_CHECK_TIMES, "")
+        if times.isdecimal() and len(times) <= 9:
+            row.check_count = max(row.check_count, int(times))
 
 
 class TransactionShell(Protocol):
@@ -190,6 +231,35 @@ class TransactionService:
         """Take note of a half message of that account that was appended."""
         if self._state is not None:
             self._state.own(queue_offset, principal.mark)
+
+    def count_open(self, topic: str | None, found: OpenCounts) -> Iterator[None]:
+        """Count half messages without an end, of all topics or of one, the oldest first in slices; at most MAX_COUNTED
+        are read. Raises RequestError if another replica is the master, DamagedError for a mark that cannot be read."""
+        while self._read_marks(self._served()):
+            yield
+        state = self._served()
+        self._read_halves(state)
+        waiting = deque(state.unended)
+        found.waiting = len(waiting) + self._log.queue_range(HALF_TOPIC, 0)[1] - state.next_half
+        while waiting and found.read < MAX_COUNTED:
+            yield
+            size_bytes = 0
+            for _ in range(COUNTED_SLICE):
+                if not waiting or found.read == MAX_COUNTED or size_bytes > MAX_COUNTED_BYTES:
+                    break
+                found.read += 1
+                try:
+                    half = self._half(waiting.popleft())
+                except DamagedError:
+                    continue  # `step` tells, and a replica with a valid record is asked for it
+                if half is not None:
+                    size_bytes += len(half.body)
+                    found.add(half, topic)
+
+    def _served(self) -> Reconciliation:
+        if not self._appends.is_serving:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "only a master that takes messages knows which have no end")
+        return self._started()
 
     # --- the end of a transaction -------------------------------------------------------------------------------------
     def process(self, channel: Channel, command: Command) -> None:

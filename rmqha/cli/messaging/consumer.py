@@ -15,6 +15,7 @@ from rmqha.cli.moments import age_text, local_time, short_time
 from rmqha.cli.options import echo_json, namesrv_option, output_option
 from rmqha.cli.plain_table import echo_table
 from rmqha.model.error import UnreachableError
+from rmqha.model.message import RETRY_PREFIX
 from rmqha.model.printable import printable
 
 if TYPE_CHECKING:
@@ -267,6 +268,12 @@ def describe_command(group: str, namesrv: str, output: str) -> None:
             "settings": found.settings,
             "poppedInFlight": found.popped,
             "retriesWaiting": found.retries_waiting,
+            "delayed": {
+                topic: {"messages": count, "firstInMs": first_in_ms}
+                for topic, (count, first_in_ms) in sorted(found.delayed.items())
+            },
+            "delayedNotLookedAt": found.delayed_unread,
+            "delayedNotTold": found.delayed_untold,
             "deadLetters": found.dead_letters,
             "paused": found.paused,
         })  # fmt: skip
@@ -289,6 +296,16 @@ def _show_group(group: ConsumerGroup) -> None:
         _say(f"{popped} popped from {topic}, not acknowledged yet")
     if group.retries_waiting:
         _say(f"{group.retries_waiting} sent back, waiting to be tried again")
+    for topic, (count, first_in_ms) in sorted(group.delayed.items()):
+        first = f"the first for {age_text(first_in_ms)} more"
+        if topic == RETRY_PREFIX + group.name:
+            _say(f"{count} sent back, waiting in a delay level to be tried again, {first}")
+        else:
+            _say(f"{count} for {topic} waiting in a delay level, {first}")
+    if group.delayed_untold:
+        _say(f"not known: what waits in delay levels of {', '.join(group.delayed_untold)}")
+    if group.delayed_unread:
+        _say(f"{group.delayed_unread} other messages in delay levels were not looked at: some may be for it")
     if group.dead_letters:
         _say(f"{group.dead_letters} dead letters; see rmqha dlq ls {group.name}")
     for where, why in sorted(group.paused.items()):

@@ -27,6 +27,7 @@ from rmqha.ops.messaging.brokers import (
     route_of_topic,
     side_by_side,
 )
+from rmqha.ops.messaging.delayed import count_delayed
 from rmqha.wire.bodies import ONLY_EXISTING, SUBSCRIBED_ALIKE
 from rmqha.wire.command import Command
 from rmqha.wire.state.receipt import POPPED_IN_FLIGHT
@@ -110,6 +111,12 @@ class ConsumerGroup:
     popped: dict[str, int] = field(default_factory=dict)
     """By topic: messages that were popped and are not done."""
     retries_waiting: int | None = None
+    delayed: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By topic, the retry topic too: messages that wait in delay levels, and in how many ms the first of them comes."""
+    delayed_unread: int = 0
+    """Messages in delay levels beyond those that were looked at; some of them may be for the group."""
+    delayed_untold: list[str] = field(default_factory=list)
+    """Brokers that do not tell what waits in delay levels, or not this account."""
     dead_letters: int | None = None
     paused: dict[str, str] = field(default_factory=dict)
     silent: dict[str, str] = field(default_factory=dict)
@@ -180,6 +187,7 @@ async def describe_group(admin: Admin, name: str, topic: str | None = None, *, w
         group.retries_waiting = sum(
             item.lag for item in await _progress_in(admin, group, RETRY_PREFIX + name, brokers, ages=False)
         )
+        await _add_delayed(admin, group, brokers)
         group.dead_letters = await stored_count(admin, DLQ_PREFIX + name)
         group.paused |= await _paused(admin, group)
     return group
@@ -361,6 +369,22 @@ async def stored_count(admin: Admin, topic: str) -> int:
         with reading(broker.address, "a broker's"):
             total += sum(int(row["maxOffset"]) - int(row["minOffset"]) for row in rows.values())
     return total
+
+
+async def _add_delayed(admin: Admin, group: ConsumerGroup, brokers: Iterable[AskedBroker]) -> None:
+    """Add what waits in delay levels for the topics of the group."""
+    asked = [broker for broker in brokers if broker.name not in group.silent]
+    told = await count_delayed(admin, asked, {*group.topics, RETRY_PREFIX + group.name})
+    group.silent |= told.silent
+    for broker_name, found in sorted(told.answers.items()):
+        if found is None:
+            group.delayed_untold.append(broker_name)
+            continue
+        group.delayed_unread += found.unread
+        for topic, (count, first_at_ms) in found.topics.items():
+            before, first_in_ms = group.delayed.get(topic, (0, first_at_ms - found.now_ms))
+            first_in_ms = max(0, min(first_in_ms, first_at_ms - found.now_ms))
+            group.delayed[topic] = before + count, first_in_ms
 
 
 async def _paused(admin: Admin, group: ConsumerGroup) -> dict[str, str]:

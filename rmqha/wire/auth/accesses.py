@@ -100,6 +100,8 @@ _CLUSTER: Mapping[int, frozenset[Action]] = {
     RequestCode.GET_TIMER_METRICS: GET,
     RequestCode.SWITCH_TIMER_ENGINE: UPDATE,
     RequestCode.RMQHA_GET_TIMERS: GET,
+    RequestCode.RMQHA_GET_TRANSACTIONS: GET,
+    RequestCode.RMQHA_GET_DELAYED: GET,
     RequestCode.GET_PRODUCER_CONNECTION_LIST: GET,
     RequestCode.VIEW_BROKER_STATS_DATA: GET,
     RequestCode.GET_BROKER_CONSUME_STATS: GET,

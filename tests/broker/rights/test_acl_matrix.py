@@ -172,6 +172,8 @@ ROWS: dict[int, Row] = {
     C.GET_TIMER_METRICS: _fields(C.GET_TIMER_METRICS, "admin"),
     C.SWITCH_TIMER_ENGINE: _fields(C.SWITCH_TIMER_ENGINE, "admin", E_T="F"),
     C.RMQHA_GET_TIMERS: _fields(C.RMQHA_GET_TIMERS, "admin", version="1"),
+    C.RMQHA_GET_TRANSACTIONS: _fields(C.RMQHA_GET_TRANSACTIONS, "admin", version="1"),
+    C.RMQHA_GET_DELAYED: _fields(C.RMQHA_GET_DELAYED, "admin", version="1"),
     C.CHECK_CLIENT_CONFIG: _fields(C.CHECK_CLIENT_CONFIG, "any"),
     C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _json(C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {"groupName": OWN.group}),
     C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _json(

@@ -19,7 +19,7 @@ from tests.support.command_cost import SERVERS, arguments_of, command_names
 
 READING = frozenset(
     """
-    status health top history explain explain-wait logs timers doctor receive
+    status health top history explain explain-wait logs timers transactions doctor receive
     describe·cluster describe·group describe·broker describe·topic
     topic·ls topic·list topic·describe consumer·ls consumer·describe consumer·lag consumer·members
     message·find message·get message·track dlq·ls dlq·export

@@ -18,6 +18,7 @@ class FakeAdmin:
 
     def __init__(self, **answers: Any) -> None:
         self._answers = {RequestCode[name]: body for name, body in answers.items()}
+        self.refusals: dict[RequestCode, ResponseCode] = {}
 
     async def cluster_info(self) -> dict[str, Any]:
         return {"brokers": {"broker-a": {"addresses": {0: "127.0.0.1:1"}}}}
@@ -28,7 +29,8 @@ class FakeAdmin:
     async def ask(self, address: str, command: Command) -> Command:
         body = self._answers.get(RequestCode(command.code))
         if body is None:
-            raise RemoteError(ResponseCode.CONSUMER_NOT_ONLINE, "not here", address)
+            code = self.refusals.get(RequestCode(command.code), ResponseCode.CONSUMER_NOT_ONLINE)
+            raise RemoteError(code, "not here", address)
         return command.reply(body=dumps(body))
 
 
@@ -57,3 +59,22 @@ async def test_members_that_subscribe_differently() -> None:
         GET_CONSUME_STATS=at_queue({"brokerOffset": 1, "consumerOffset": 1, "lastTimestamp": 5}),
     )
     assert found.subscribed_alike == [["a"], ["b"]]
+
+
+async def test_messages_that_wait_in_a_delay_level_for_the_group_are_told() -> None:
+    settings = {"GET_SUBSCRIPTIONGROUP_CONFIG": {"groupName": "g"}, "QUERY_TOPICS_BY_CONSUMER": {"topicList": ["T"]}}
+    delayed = {
+        "nowMs": 50,
+        "waiting": 9,
+        "unread": 4,
+        "rows": [["%RETRY%g", 3, 60], ["T", 2, 45]],
+    }
+    stats = at_queue({"brokerOffset": 1, "consumerOffset": 1, "lastTimestamp": 5})
+    admin = FakeAdmin(**settings, GET_CONSUME_STATS=stats, RMQHA_GET_DELAYED=delayed)
+    found = await describe_group(cast("Admin", admin), "g")
+    assert found.delayed == {"%RETRY%g": (3, 10), "T": (2, 0)}
+    assert (found.delayed_unread, found.delayed_untold) == (4, [])
+    admin = FakeAdmin(**settings, GET_CONSUME_STATS=stats)
+    admin.refusals[RequestCode.RMQHA_GET_DELAYED] = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    found = await describe_group(cast("Admin", admin), "g")
+    assert (found.delayed, found.delayed_untold, found.silent) == ({}, ["broker-a"], {})
