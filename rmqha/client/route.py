@@ -155,6 +155,9 @@ class NameServers:
             except UnreachableError as error:
                 reasons.append(str(error))
                 continue
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                reasons.append(f"{address} is no name server: it knows no request {code}")
+                continue
             self._first = index
             if answer.code != ResponseCode.SUCCESS:
                 raise RemoteError(answer.code, answer.remark or "", address)

@@ -89,22 +89,19 @@ def read_history_file(disk: ReadDisk, name: str, end_offset: int | None) -> Repl
     """The file `name` of `disk` is an epoch file; `end_offset` is where its log ends, if that is known.
 
     UsageError for a file that is none or cannot be read."""
+    label = f"{disk.label.rstrip('/')}/{name}"
     try:
         history = parse(disk.read(name, EPOCHS_LIMIT_BYTES))
     except OSError as error:
-        raise UsageError(f"{disk.label}/{name} cannot be read: {error.strerror or error}; check the path") from None
+        raise UsageError(f"{label} cannot be read: {error.strerror or error}; check the path") from None
     except BadEpochFileError as error:
-        raise UsageError(
-            f"{disk.label}/{name} at byte {error.at}: {error}; give a store directory or an {PATH}"
-        ) from None
+        raise UsageError(f"{label} at byte {error.at}: {error}; give a store directory or an {PATH}") from None
     start = history[0].start_offset if len(history) else PhyOffset(0)
     last = history.last
     if end_offset is not None and last is not None and end_offset < last.start_offset:
-        raise UsageError(
-            f"{disk.label}/{name}: its epoch {last.epoch} starts at {last.start_offset}, behind {end_offset}"
-        )
+        raise UsageError(f"{label}: its epoch {last.epoch} starts at {last.start_offset}, behind {end_offset}")
     end = None if end_offset is None else PhyOffset(end_offset)
-    return ReplicaHistory(f"{disk.label}/{name}", history, start, end, None, False, ())
+    return ReplicaHistory(label, history, start, end, None, False, ())
 
 
 def _history(disk: ReadDisk, path: str, notes: list[str]) -> EpochHistory:

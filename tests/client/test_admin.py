@@ -10,10 +10,11 @@ import pytest
 import trio
 
 from rmqha.client.admin import Admin
-from rmqha.client.route import name_servers, parse_route
+from rmqha.client.route import NameServers, name_servers, parse_route
 from rmqha.host.net.remoting import serve
 from rmqha.host.net.session import Session
 from rmqha.model.code import RequestCode as Code
+from rmqha.model.code import ResponseCode
 from rmqha.model.error import RemoteError, RemoteProtocolError, UnreachableError, UsageError
 from rmqha.model.message import encode_properties
 from rmqha.wire.command import Command
@@ -252,3 +253,13 @@ async def test_messages_before_one_that_cannot_be_read_are_given(monkeypatch: py
         assert ([message.body for message in found], following) == ([b"a", b"b"], 2)
         with pytest.raises(RemoteProtocolError, match=r"^T at g-a:0, from 2 on: group g-a sent what is no record"):
             await admin.read_queue(*place, 2, group="x")
+
+
+async def test_a_broker_that_is_asked_as_a_name_server_is_named_as_none() -> None:
+    class Broker:
+        async def call(self, address: str, command: Command, timeout_ms: int | None) -> Command:
+            return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=" request type 105 not supported")
+
+    asked = NameServers(Broker(), "127.0.0.1:1;127.0.0.1:2")
+    with pytest.raises(UnreachableError, match=r"127.0.0.1:1 is no name server: it knows no request 105; "):
+        await asked.ask(Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})

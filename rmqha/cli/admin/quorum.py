@@ -172,13 +172,17 @@ async def _ask_leader(client: Caller, controllers: list[str], code: RequestCode,
 
 def member_id(given: str, addresses: dict[str, str], state: ClusterState | None) -> str:
     """The id of the controller that an operator names: by its id, by its node's name in the cluster directory, or by
-    its address. What nobody knows stays as it is: the controllers say so. `addresses` by id; `state`: the cluster of
-    that directory."""
+    its address. `addresses` by id; `state`: the cluster of that directory. Raises UsageError for another."""
     if given in addresses:
         return given
     known = state is not None and given in state.nodes
     address = state.nodes[given].controller_address if state is not None and known else given
-    return next((node for node, listens in addresses.items() if listens == address), given)
+    found = next((node for node, listens in addresses.items() if listens == address), None)
+    if found is None:
+        titles = node_titles(addresses, state)
+        names = ", ".join(titles.get(node, node) for node in sorted(addresses))
+        raise UsageError(f"the controllers know no {given} among them; they are {names}")
+    return found
 
 
 def node_titles(addresses: dict[str, str], state: ClusterState | None) -> dict[str, str]:
@@ -357,23 +361,23 @@ def transfer(name: str | None, controllers: list[str], state: ClusterState | Non
     """
     names = state or ClusterState.find(None)
 
-    async def asking() -> str:
+    async def asking() -> tuple[str, str]:
         async with open_client() as client:
-            addresses = (await ask_quorum(client, controllers)).word["addresses"] if name else {}
+            addresses = (await ask_quorum(client, controllers)).word["addresses"]
             ext = {"node": member_id(name, addresses, names)} if name else {}
             reply = await _ask_leader(client, controllers, RequestCode.RMQHA_TRANSFER_LEADERSHIP, **ext)
             with reading(controllers[0], "a controller's"):
                 target = reply.ext["node"]
             with within(CHANGE_TIMEOUT_MS / 1000):
                 await _until(client, controllers, lambda quorum: bool(quorum.leader) and quorum.word["node"] == target)
-                return target
+                return target, node_titles(addresses, names).get(target, target)
         raise RmqhaError(f"{target} has not taken over; the group keeps its leader, see rmqha quorum show")
 
-    leader = ask_by(asking)
+    leader, title = ask_by(asking)
     if output == "json":
         echo_json({"leader": leader})
     else:
-        click.echo(f"{leader} leads")
+        click.echo(f"{title} leads")
 
 
 @quorum.command(epilog="Example: rmqha quorum snapshot")

@@ -12,7 +12,17 @@ import click
 
 from rmqha.cli.acting import acting_options
 from rmqha.cli.local.launch import last_words, launch
-from rmqha.cli.local.members import POLL_S, ask_group, broker_node, counted, redundancy, replica_at, resize, tell
+from rmqha.cli.local.members import (
+    POLL_S,
+    ask_group,
+    broker_node,
+    counted,
+    keep_advice,
+    redundancy,
+    replica_at,
+    resize,
+    tell,
+)
 from rmqha.cli.options import echo_json, output_option
 from rmqha.host.access.shared_secret import make_secret_file
 from rmqha.host.asking.shell import Caller, ask_by, open_client, sleep, within
@@ -67,9 +77,8 @@ def join(node: str, learner: bool, timeout: float, state: ClusterState, output: 
     where = "as an async learner" if _is_learner(seen, learner=learner) else "in the SyncStateSet"
     size = f"{seen.max_phy_offset if seen else 0:,} bytes"
     sentence = f"{node} has copied {size} and is {where}; {redundancy(view, record.group)}"
-    if not state.is_remote:
-        count = sum(1 for other in state.brokers if other.group == record.group)
-        sentence += f"; write replicas = {count} into {state.cluster_file} to keep it there"
+    if not state.is_remote and (advice := keep_advice(state, record.group)):
+        sentence += f"; {advice} to keep it there"
     if output == "json":
         echo_json(
             {

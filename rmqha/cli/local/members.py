@@ -15,6 +15,7 @@ from rmqha.model.error import RemoteError, RmqhaError, UsageError
 from rmqha.model.identity import node_label
 from rmqha.ops.answer import reading
 from rmqha.ops.asking import ask_leader
+from rmqha.ops.local.cluster_file import load
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord, write_atomic
 from rmqha.wire.command import Command
 from rmqha.wire.state.explained_state import ExplainedGroup, ExplainedReplica
@@ -29,6 +30,23 @@ def broker_node(state: ClusterState, name: str) -> NodeRecord:
         raise UsageError(f"{name} is no broker; see rmqha quorum for controllers")
     state.refuse_static(record.group)
     return record
+
+
+def keep_advice(state: ClusterState, group: str) -> str:
+    """What to do that the next `rmqha up` starts as many brokers of the group as there are now; "" if its file says so.
+    The file of the quick start is the package's, which no one should write into."""
+    count = sum(1 for other in state.brokers if other.group == group)
+    path = Path(state.cluster_file)
+    try:
+        spec = load(path, ha_mode=state.ha_mode, directory=state.directory)
+        if any(item.name == group and item.replicas == count for item in spec.groups):
+            return ""
+    except RmqhaError:
+        pass  # it was moved or is being edited: the advice names it all the same
+    if path == Path(__file__).with_name("quickstart.toml"):
+        ap = " --ap" if state.ha_mode == "ap" else ""
+        return f"start the cluster by `rmqha up --brokers {count}{ap}` from now on"
+    return f"write replicas = {count} into {path}"
 
 
 async def explained(client: Caller, controllers: list[str], group: str) -> tuple[ExplainedGroup, str]:

@@ -11,6 +11,7 @@ from rmqha.cli.local.members import (
     ask_group,
     broker_node,
     counted,
+    keep_advice,
     redundancy,
     replica_at,
     resize,
@@ -48,10 +49,10 @@ def remove(node: str, timeout: float, state: ClusterState, output: str) -> None:
             view = ask_by(_remove, state, record, timeout)
             del state.nodes[node]
             state.write()
-        left = sum(1 for other in state.brokers if other.group == record.group)
+        advice = keep_advice(state, record.group)
         sentence = (
-            f"{sentence}: {redundancy(view, record.group)}; its data stays in {state.node_directory(node)}; write "
-            f"replicas = {left} into {state.cluster_file}, else the next `rmqha up` starts it again"
+            f"{sentence}: {redundancy(view, record.group)}; its data stays in {state.node_directory(node)}"
+            f"{f'; {advice}, else the next `rmqha up` starts it again' if advice else ''}"
         )
     if output == "json":
         echo_json({"node": node, "totalReplicas": view.total_replicas, "sentence": sentence})

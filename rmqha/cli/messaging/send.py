@@ -25,6 +25,7 @@ from rmqha.cli.messaging.send_input import (
 )
 from rmqha.cli.messaging.send_report import SendReport
 from rmqha.cli.options import echo_json, output_option
+from rmqha.client.names import check_topic
 from rmqha.client.producers.one_by_one import FEW, Unsent, send_one_by_one
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.result import SendResult
@@ -112,6 +113,7 @@ def send(
     """
     given = parse_properties(properties)
     given |= later_property(delay, at, given, time.time_ns() // 1_000_000)
+    check_topic(topic)
     given_input = SendInput(topic, bodies, path, input_format, key_field, tag_field, order_by, keys, tag, given)
     settings = SendSettings(namesrv, group, topic, rate, window, round(timeout_s * 1000), require_ok)
     with given_input.open() as messages, ExitStack() as stack:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rmqha.cli.admin.quorum import member_id, node_titles
+from rmqha.model.error import UsageError
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
 from rmqha.ops.local.node_kind import NodeKind
 
@@ -30,20 +31,22 @@ def cluster(directory: Path) -> ClusterState:
         ("ctl-2", "n1"),
         ("127.0.0.1:9879", "n1"),
         ("ctl-3", "ctl-3"),  # an id wins over a node's name
-        ("broker-a-1", "broker-a-1"),
-        ("nobody", "nobody"),
     ],
 )
 def test_a_controller_is_named_by_id_by_node_or_by_address(tmp_path: Path, given: str, meant: str) -> None:
     assert member_id(given, ADDRESSES, cluster(tmp_path)) == meant
 
 
+@pytest.mark.parametrize("given", ["broker-a-1", "nobody", "127.0.0.1:1"])
+def test_who_is_no_controller_is_told_their_names(tmp_path: Path, given: str) -> None:
+    with pytest.raises(UsageError, match=rf"no {given} among them; they are .*ctl-1 \(id n0\), ctl-2"):
+        member_id(given, ADDRESSES, cluster(tmp_path))
+
+
 def test_without_a_cluster_directory_ids_and_addresses_remain() -> None:
-    assert [member_id(given, ADDRESSES, None) for given in ("n0", "ctl-1", "127.0.0.1:9880")] == [
-        "n0",
-        "ctl-1",
-        "ctl-3",
-    ]
+    assert [member_id(given, ADDRESSES, None) for given in ("n0", "127.0.0.1:9880")] == ["n0", "ctl-3"]
+    with pytest.raises(UsageError, match="no ctl-1 among them; they are ctl-3, n0, n1"):
+        member_id("ctl-1", ADDRESSES, None)
 
 
 def test_controllers_go_by_the_names_of_their_nodes(tmp_path: Path) -> None:

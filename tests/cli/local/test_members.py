@@ -7,8 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from rmqha.cli.local import remove as removing
+from rmqha.cli.local import up
 from rmqha.cli.local.join import new_node
-from rmqha.cli.local.members import redundancy, refuse_to_stop_sends
+from rmqha.cli.local.members import keep_advice, redundancy, refuse_to_stop_sends
 from rmqha.cli.local.remove import check_removable
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.local.cluster_file import load
@@ -166,3 +167,21 @@ def test_a_cluster_file_that_is_gone_is_one_sentence(state: ClusterState) -> Non
     Path(state.cluster_file).unlink()
     with pytest.raises(UsageError, match="cannot read the cluster file"):
         new_node(state, "broker-a-4", learner=False)
+
+
+def test_who_joins_a_quick_start_is_not_told_to_change_the_package(tmp_path: Path) -> None:
+    """The file of `rmqha up` without one belongs to the package."""
+    quickstart = Path(up.__file__).with_name("quickstart.toml")
+    spec = load(quickstart, ha_mode=None, directory=tmp_path)
+    state = ClusterState.of(spec)
+    assert keep_advice(state, "broker-a") == "", "it starts as many as there are"
+    del state.nodes["broker-a-3"]
+    assert keep_advice(state, "broker-a") == "start the cluster by `rmqha up --brokers 2` from now on"
+    state.ha_mode = "ap"
+    assert keep_advice(state, "broker-a") == "start the cluster by `rmqha up --brokers 2 --ap` from now on"
+    own = tmp_path / "mine.toml"
+    own.write_text(TEXT)
+    state.cluster_file = str(own)
+    assert keep_advice(state, "broker-a") == f"write replicas = 2 into {own}"
+    own.unlink()
+    assert keep_advice(state, "broker-a") == f"write replicas = 2 into {own}"
