@@ -48,9 +48,10 @@ HANDSHAKE_TIMEOUT_MS = 3000
 HANDSHAKE_BYTES = 16
 RESOLVE_TIMEOUT_MS = 1000
 """Time-out (ms) for the addresses of replicas' names."""
-FRAME_DELAY_S = 0.001
-"""Time (s) for which a frame is delayed so that others join it; at most twice as long, since all delayed frames are
-checked together. Every frame wakes both ends, at the cost of a dozen records."""
+FRAME_DELAY_S = 0.005
+"""Time (s) after a frame or a transfer for which a frame is delayed, so that the next transfer replaces it; at most
+twice as long, since all delayed frames are checked together: a slave dispatches no sooner. Every frame wakes both ends,
+at the cost of a dozen records, and under load a transfer comes every millisecond or two."""
 COLD_READ_COUNT = 4
 """Threads that read old parts of the log into memory; a disk that hangs blocks only these."""
 MAX_QUEUED_COUNT = 1024
@@ -78,7 +79,7 @@ class _Connection:
         self.delayed_frame = b""
         """Delayed frame whose content the next frame has too."""
         self.sent_at_s = -math.inf
-        """Time (s) of the last such frame, or of a transfer with its content."""
+        """Time (s) of the last such frame, or of the last transfer."""
         self.handle: int | None = None
         """File descriptor of a connected socket, for direct writes."""
         self.tls: TlsLink | None = None
@@ -89,7 +90,8 @@ class _Connection:
         self.scope = trio.CancelScope()
 
     def send_delayable(self, data: bytes, now_s: float) -> None:
-        """Send a frame at once if none was sent lately; else with the next transfer, or after FRAME_DELAY_S."""
+        """Send a frame at once if neither one nor a transfer was sent lately; else with the next transfer, or after
+        FRAME_DELAY_S."""
         if self.delayed_frame or now_s < self.sent_at_s + FRAME_DELAY_S:
             self.delayed_frame = data
         else:
@@ -97,9 +99,8 @@ class _Connection:
             self.send(data)
 
     def drop_delayed(self, now_s: float) -> None:
-        """Drop the delayed frame, whose content the next transfer has."""
-        if self.delayed_frame:
-            self.delayed_frame, self.sent_at_s = b"", now_s
+        """Drop the delayed frame, whose content the transfer of `now_s` has."""
+        self.delayed_frame, self.sent_at_s = b"", now_s
 
     def flush_delayed(self, now_s: float) -> None:
         """Send the delayed frame if its time is over."""
