@@ -113,6 +113,7 @@ class ConsumerRequests:
 
     def _take_heartbeat(self, channel: Channel, command: Command) -> Work:
         body = lenient_json.loads(command.body, is_strict=True)
+        changed: list[str] = []
         try:
             if not isinstance(body, dict):
                 raise TypeError
@@ -122,11 +123,12 @@ class ConsumerRequests:
             if self._serving.is_serving:
                 yield from self._provide(body, command.principal)
             client = command.language, command.version, command.principal, self._clock.wall_ms()
-            changed = yield from self._clients.heartbeat(channel, body, *client)
+            yield from self._clients.heartbeat(channel, body, *client, changed)
         except (KeyError, TypeError, ValueError):
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the heartbeat's body is not one") from None
-        for group in changed:
-            self.notify(group)
+        finally:
+            for group in changed:  # groups that the client has joined, though a later one was refused
+                self.notify(group)
         # IS_SUB_CHANGE "true" makes a client that left its subscriptions out send them.
         ext = {
             "IS_SUPPORT_HEART_BEAT_V2": "true",

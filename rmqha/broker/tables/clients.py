@@ -201,13 +201,15 @@ class ClientTable:
         version: int = 0,
         principal: Principal = UNRESTRICTED,
         heard_at_ms: int = 0,
+        changed: list[str] | None = None,
     ) -> Generator[None, None, list[str]]:
-        """Take one heartbeat, in steps. Returns the changed consumer groups. A producer group of another account is
-        ignored. Raises ValueError, KeyError or TypeError for a malformed body, RequestError beyond the bounds."""
+        """Take one heartbeat, in steps. Returns the changed consumer groups; `changed` gets them also when a later part
+        is refused. A producer group of another account is ignored. Raises ValueError, KeyError or TypeError for a
+        malformed body, RequestError beyond the bounds."""
         member = ClientChannelInfo(_name(body["clientID"]), language, version, principal, heard_at_ms)
         without_subscriptions = bool(body.get("withoutSub"))
         groups = self._groups_of.setdefault(channel, {})
-        changed = []
+        changed = [] if changed is None else changed
         for item in body.get("producerDataSet") or []:
             name = _name(item["groupName"])
             if principal.producer_group_refusal(name):
@@ -221,8 +223,7 @@ class ClientTable:
             found = (
                 None if without_subscriptions else (yield from _subscriptions(item.get("subscriptionDataSet") or []))
             )
-            if self._consumer(channel, member, name, item, found):
-                changed.append(name)
+            self._consumer(channel, member, name, item, found, changed)
             yield
         return changed
 
@@ -300,7 +301,8 @@ class ClientTable:
         name: str,
         item: Mapping[str, Any],
         found: dict[str, Subscription] | None,
-    ) -> bool:
+        changed: list[str],
+    ) -> None:
         """Update a consumer group. `found`: its subscriptions, None if the heartbeat omits them."""
         group = self._consumers.get(name)
         if group is None:
@@ -309,10 +311,12 @@ class ClientTable:
         group.message_model = _value_of(item, "messageModel", MESSAGE_MODELS)
         group.consume_from_where = _value_of(item, "consumeFromWhere", CONSUME_FROM_WHERES)
         old = group.channels.get(channel)
-        changed = old is None
+        if old is None:
+            changed.append(name)
         subscribed = _digest(found) if found is not None else old.subscribed if old is not None else 0
         group.channels[channel] = member._replace(subscribed=subscribed)
-        return changed if found is None else self._subscribe(group, found) or changed
+        if found is not None and self._subscribe(group, found) and old is not None:
+            changed.append(name)
 
     def _subscribe(self, group: ConsumerGroupInfo, found: dict[str, Subscription]) -> bool:
         """Replace the topics of the group. A newer version of a known subscription is no change. Raises RequestError

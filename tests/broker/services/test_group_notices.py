@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 import trio
 
 from rmqha.broker.loops import BrokerLoops
 from rmqha.broker.services.group_notices import NOTIFIED_PER_STEP, SMALL_GROUP_COUNT
 from rmqha.broker.tables.clients import MAX_GROUPS_PER_CHANNEL
 from rmqha.host.clock import HostClock
-from rmqha.model.code import RequestCode
+from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps
 from tests.broker.support import Broker, FakeChannel
@@ -91,3 +94,32 @@ async def test_the_broker_has_a_task_for_it(broker: Broker) -> None:
             while not all(any(command.is_oneway for command in channel.sent) for channel in channels):
                 await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
+
+
+def test_a_heartbeat_refused_half_way_tells_the_groups_that_its_client_joined(
+    make_broker: Callable[..., Broker],
+) -> None:
+    """The member is in the group by then, so the others must share their queues with it."""
+    broker = make_broker(max_client_count=3).start()
+    (old,) = joined(broker, 1, "G")
+    new = FakeChannel()
+    heartbeat(broker, new, 1, "G", "H", "I")
+    notices, replies = [], []
+    for command in new.take():
+        (notices if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED else replies).append(command)
+    assert [reply.code for reply in replies] == [ResponseCode.SYSTEM_BUSY]
+    assert [notice.ext["consumerGroup"] for notice in notices] == ["G", "H"]
+    assert told([old]) == [1]
+
+
+def test_a_member_whose_subscriptions_are_refused_is_told_of_all_the_same(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (old,) = joined(broker, 1, "G")
+    monkeypatch.setattr("rmqha.broker.tables.clients.MAX_SUBSCRIPTIONS_BYTES", 0)
+    new, wanted = FakeChannel(), [{"topic": "T", "subString": "*"}]
+    items = [{"groupName": "G", "subscriptionDataSet": wanted}]
+    body = dumps({"clientID": "new", "consumerDataSet": items})
+    broker.core.processor.received(new, [Command(RequestCode.HEART_BEAT, body=body)])
+    assert [command.code for command in new.take() if command.is_response] == [ResponseCode.SYSTEM_BUSY]
+    assert told([old]) == [1]
