@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from controller.state.replicas_info import BrokerGroup as KnownGroup
 from rmqha.sim.scheduler import Scheduler
 from rmqha.sim.tracer import SimTracer
 from tests.simulation.broker_group import BrokerGroup
@@ -56,18 +57,22 @@ class Rescue:
     def _is_needed(self) -> bool:
         """Nobody takes messages; or the controllers' disk was lost, so that they wait for all replicas (ruling 8), and
         one does not count for want of a master to follow."""
-        name = self._group.name
-        known = [
-            item.machine.info.groups.get(name) for item in self._controllers if item.alive and item.machine.is_leading
-        ]
-        forgotten = any(group is not None and group.master_id is None for group in known)
+        forgotten = any(group.master_id is None for group in self._known())
         return forgotten or not any(item.alive and item.admits for item in self._group.members)
+
+    def _known(self) -> list[KnownGroup]:
+        """The group as leading controllers know it."""
+        leading = (item for item in self._controllers if item.alive and item.machine.is_leading)
+        groups = (item.machine.info.groups.get(self._group.name) for item in leading)
+        return [group for group in groups if group is not None]
 
     def _elect_unclean(self) -> None:
         """What `rmqha elect --unclean` advises: of all replicas the one with the highest (epoch, end). Needed only when
-        every electable replica has lost power (ruling 3)."""
+        every electable replica has lost power (ruling 3), or is said to: one of an earlier release that says so late
+        leaves the set once more, though it has accepted its election (mixed-static 3001)."""
         group = self._group
-        if not any(broker.store.unclean for broker in group.members):
+        said = any(known.master_id is None and known.unclean_ids for known in self._known())
+        if not said and not any(broker.store.unclean for broker in group.members):
             return
         best = max(group.members, key=lambda item: (_last_epoch(item), item.store.max_phy_offset, item.host))
         group.accepted_loss(best.store.max_phy_offset)
