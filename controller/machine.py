@@ -15,7 +15,7 @@ no effect. If the outcome of a request is unknown, it gets no answer, and the cl
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from itertools import count
 
 from controller.config import ControllerConfig
@@ -62,12 +62,12 @@ class ControllerMachine:
         raft: RaftNode,
         image: bytes | bytearray,
         tracer: Tracer,
-        wall_offset_ms: int = 0,
+        wall_offset_ms: Callable[[], int] = lambda: 0,
         overridden: frozenset[str] = frozenset(),
         release: str | None = None,
         observer: EntryObserver | None = None,
     ) -> None:
-        """`now_ms + wall_offset_ms` is the wall time of elections. `overridden` are the keys that request 1009 has
+        """`now_ms + wall_offset_ms()` is the wall time of elections. `overridden` are the keys that request 1009 has
         changed before. `release` is shown in states. `observer` is called for log entries."""
         self._config = config
         self._overridden = overridden

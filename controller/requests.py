@@ -101,7 +101,7 @@ class Requests:
         views: MasterViews,
         leadership: Leadership,
         long_polls: RoleLongPolls,
-        wall_offset_ms: int,
+        wall_offset_ms: Callable[[], int],
     ) -> None:
         self._info = info
         self._long_polls = long_polls
@@ -214,7 +214,7 @@ class Requests:
             group,
             request,
             lambda item: group is not None and self._leadership.is_alive(now_ms, group, item),
-            now_ms + self._wall_offset_ms,
+            now_ms + self._wall_offset_ms(),
         )
         if isinstance(events, Refusal):
             self._refuse(pending, events)
@@ -364,7 +364,7 @@ class Requests:
             flag(ext, "isCleanLivingBroker") or flag(ext, "cleanLivingBroker"),
             lambda broker_id: group is not None and self._leadership.is_alive(now_ms, group, broker_id),
             lambda broker_id: self._leadership.table.log_end(BrokerKey(name, broker_id)),
-            now_ms + self._wall_offset_ms,
+            now_ms + self._wall_offset_ms(),
         )
         self._decided(pending, name, result)
 

@@ -194,16 +194,19 @@ class ControllerServer:
         )
         image = stored.snapshot.data if stored.snapshot is not None else b""
         self._store = store
-        wall_offset_ms = self._clock.wall_ms() - now_ms
         overridden = frozenset(store.overrides)
         self._machine = ControllerMachine(
-            config, node, image, self._tracer, wall_offset_ms, overridden, __version__, self._operations
+            config, node, image, self._tracer, self._wall_offset_ms, overridden, __version__, self._operations
         )
         self._machine.start(now_ms)
         self._nursery.start_soon(self._drive)
         self._nursery.start_soon(self._tick)
         self._nursery.start_soon(self._pump_later)
         self._pump()
+
+    def _wall_offset_ms(self) -> int:
+        """Distance (ms) of the wall clock from the monotonic one; it changes when the wall clock is set."""
+        return self._clock.wall_ms() - self._clock.now_ms()
 
     # --- queries ----------------------------------------------------------------------------------------------------
 

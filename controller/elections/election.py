@@ -92,7 +92,7 @@ def _position(end: LogEnd) -> tuple[Epoch, PhyOffset]:
 
 class Elections:
     """Running elections, at most one per group. `propose` takes the outcome. `failed` takes an election that chose
-    nobody; its group is free again. `now_ms + wall_offset_ms` is the wall time of elections."""
+    nobody; its group is free again. `now_ms + wall_offset_ms()` is the wall time of elections."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Elections:
         emit: Callable[[Action], None],
         propose: Callable[[Proposal], None],
         failed: Callable[[int, BrokerGroup, ElectionRequest, Refusal], None],
-        wall_offset_ms: int,
+        wall_offset_ms: Callable[[], int],
     ) -> None:
         self._table = table
         self._probes = probes
@@ -328,7 +328,7 @@ class Elections:
         if candidates.cause in (Cause.UNCLEAN_BY_OPERATOR, Cause.UNCLEAN_AUTOMATIC):
             at_stake = bytes_at_stake(answers[winner], [self._reported_end(group, item) for item in group.replicas])
             reason = f"{reason}; at least {at_stake} bytes at stake"
-        at_ms = now_ms + self._wall_offset_ms
+        at_ms = now_ms + self._wall_offset_ms()
         event = elected(group, winner, candidates.cause, epochs, live, at_ms=at_ms, reason=reason[:MAX_REASON_CHARS])
         if at_stake is not None:
             self._tracer.event(

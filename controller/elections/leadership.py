@@ -69,7 +69,7 @@ class Leadership:
     """State and decisions of one leadership.
 
     `serve` handles a request that had to wait; `emit` takes actions; `probe_ids` never repeat in this process; `now_ms
-    + wall_offset_ms` is the wall time of elections."""
+    + wall_offset_ms()` is the wall time of elections."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Leadership:
         emit: Callable[[Action], None],
         serve: Callable[[int, PendingRequest], None],
         probe_ids: Iterator[int],
-        wall_offset_ms: int,
+        wall_offset_ms: Callable[[], int],
     ) -> None:
         self.table = HeartbeatTable(now_ms, config().default_heartbeat_timeout_mills, config().suspect_heartbeats)
         self.batch: list[Proposal] = []
@@ -441,7 +441,7 @@ class Leadership:
             if group.set_known:
                 self._tracer.event("election_failed", group=name, why=refusal.remark)
         if group.master_id is not None and not self.has_live_master(now_ms, group):
-            at_ms = now_ms + self._wall_offset_ms
+            at_ms = now_ms + self._wall_offset_ms()
             reason = refusal.remark[:MAX_REASON_CHARS]
             self.propose(
                 Proposal(name, (MasterVacated(name, group.master_epoch, Cause.NO_LIVE_MEMBER, at_ms, reason),))

@@ -210,9 +210,8 @@ class BrokerCore:
     def _machine(self, config: BrokerConfig, identity: IdentityStore) -> ReplicaMachine:
         if not config.enable_controller_mode:
             return StaticReplica(config, self.store, self._tracer)
-        wall_offset_ms = self._clock.wall_ms() - self._clock.now_ms()
         rules = self._may_join, self._table_waits
-        return Replica(config, self.store, identity, self._tracer, *rules, wall_offset_ms, self._shell)
+        return Replica(config, self.store, identity, self._tracer, *rules, self._wall_offset_ms, self._shell)
 
     def _pulls(self, config: BrokerConfig, memory_bytes: int) -> PullProcessor:
         return PullProcessor(
@@ -241,6 +240,10 @@ class BrokerCore:
         self.store.before_cut(self._pops_cut)
         self.store.on_restart(self.timers.log_cut)
         return pops
+
+    def _wall_offset_ms(self) -> int:
+        """Distance (ms) of the wall clock from the monotonic one; it changes when the wall clock is set."""
+        return self._clock.wall_ms() - self._clock.now_ms()
 
     def add_state(self, state: ReplicaState) -> None:
         self.retention.add_state(state)

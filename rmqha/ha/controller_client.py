@@ -62,7 +62,8 @@ class HeartbeatValues(NamedTuple):
 class ControllerClient:
     """`heartbeat_values` is called whenever a message is built, `report` for the further fields of a heartbeat,
     `candidacy` at every step of a replica: is it unclean, and does it want no election, since there is a master or it
-    stops? `now_ms + wall_offset_ms` stamps the invokeTime of requests."""
+    stops? `now_ms + wall_offset_ms()` stamps the invokeTime of requests: Apache's
+    controllers take who has not been heard by then for dead, so it must go by a wall clock that was set meanwhile."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class ControllerClient:
         tracer: Tracer,
         heartbeat_values: Callable[[], HeartbeatValues],
         candidacy: Callable[[], tuple[bool, bool]],
-        wall_offset_ms: int,
+        wall_offset_ms: Callable[[], int],
         report: Callable[[int], dict[str, str]] = lambda now_ms: {},
     ) -> None:
         self.broker_id: BrokerId | None = identity.broker_id()
@@ -162,7 +163,7 @@ class ControllerClient:
             **self._group_ext(),
             "brokerId": str(self.broker_id),
             "brokerAddress": config.address,
-            "invokeTime": str(now_ms + self._wall_offset_ms),
+            "invokeTime": str(now_ms + self._wall_offset_ms()),
             "totalReplicas": str(heartbeat_values.total_replicas),
             "haMode": config.mode.name.lower(),
             "haAddress": config.ha_address,
@@ -191,7 +192,7 @@ class ControllerClient:
                 **self._group_ext(),
                 "brokerId": str(self.broker_id),
                 "designateElect": "false",
-                "invokeTime": str(now_ms + self._wall_offset_ms),
+                "invokeTime": str(now_ms + self._wall_offset_ms()),
             }
             self._call(RequestCode.CONTROLLER_ELECT_MASTER, ext)
 
@@ -240,7 +241,7 @@ class ControllerClient:
             "brokerName": self._config.broker_name,
             "masterBrokerId": str(self.broker_id),
             "masterEpoch": str(epoch),
-            "invokeTime": str(now_ms + self._wall_offset_ms),
+            "invokeTime": str(now_ms + self._wall_offset_ms()),
             "acceptUnchanged": "true",
         }
         # acceptUnchanged is ours: an unchanged set is applied too and moves the set epoch (see SyncStateSetManager).
@@ -356,7 +357,7 @@ class ControllerClient:
     def _check_code(self, now_ms: int, broker_id: int) -> str:
         config = self._config
         name = node_name(config.broker_name, config.broker_id if config.broker_id > 0 else broker_id)
-        return make_check_code(config.address, now_ms + self._wall_offset_ms, name)
+        return make_check_code(config.address, now_ms + self._wall_offset_ms(), name)
 
     def _refused(self, now_ms: int, reply: Command) -> None:
         refusal = f"code {reply.code}: {reply.remark or 'no remark'}"

@@ -61,13 +61,13 @@ class Replica(RoleHolder):
         tracer: Tracer,
         may_join: Callable[[BrokerId], bool],
         table_waits: Callable[[], int],
-        wall_offset_ms: int = 0,
+        wall_offset_ms: Callable[[], int] = lambda: 0,
         writer: LogWriter | None = None,
     ) -> None:
         """`may_join`: further condition for a slave to be proposed for the SyncStateSet. `table_waits`: number of
         replies that wait until all members have a metadata change, beside those that wait for the log. `now_ms +
-        wall_offset_ms` is the wall time (ms) in requests to the controllers. `writer` None: a change of the log is made
-        within the call that needs it."""
+        wall_offset_ms()` is the wall time (ms) in requests to the controllers. `writer` None: a change of the log is
+        made within the call that needs it."""
         self._config = config
         self._log = log
         self._tracer = tracer

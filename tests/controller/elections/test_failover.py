@@ -573,7 +573,7 @@ def test_a_master_that_dies_during_a_pause_of_the_controller_is_found_after_it()
 def test_steps_of_the_wall_clock_change_no_decision() -> None:
     """Time-outs live on the monotonic clock; the wall only stamps elections."""
     cluster, brokers = group_of(3)
-    cluster.leader.machine._leadership._elections._wall_offset_ms = -(10**15)  # type: ignore[union-attr]
+    cluster.leader.machine._leadership._elections._wall_offset_ms = lambda: -(10**15)  # type: ignore[union-attr]
     cluster.run(60_000)
     assert cluster.group().master_epoch == 1
     cluster.crash(brokers[0])
