@@ -181,7 +181,7 @@ class Disk(Protocol):
         ...
 
     def boot_id(self) -> str:
-        """The kernel's boot id: it changes at every power loss or reboot (ruling 3)."""
+        """The kernel's boot id: it changes at every power loss or reboot (ruling 3); "" where the system hides it."""
         ...
 
 

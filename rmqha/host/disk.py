@@ -479,4 +479,6 @@ class HostDisk(HostTree):
         return used, free
 
     def boot_id(self) -> str:
-        return _BOOT_ID.read_text("ascii").strip()
+        with suppress(FileNotFoundError):  # a sandbox (ProcSubset=pid of systemd) hides all of /proc but processes
+            return _BOOT_ID.read_text("ascii").strip()
+        return ""

@@ -594,6 +594,11 @@ def test_boot_id_is_the_kernels(host: tuple[HostDisk, Path]) -> None:
     assert host[0].boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
+def test_a_system_that_hides_its_boot_id_has_none(host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_disk, "_BOOT_ID", host[1] / "hidden")
+    assert host[0].boot_id() == ""
+
+
 def test_nothing_waits_for_the_disk_before_the_first_sync_of_a_file_that_need_not_be_durable(
     host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,12 +57,13 @@ class BootFile:
         with disk_errors(self._disk, ABORT_PATH, "look for the file"):
             running = self._disk.exists(ABORT_PATH)
         if running or lines:
-            self.last_stop = LastStop.KILLED if known == self._boot_id else LastStop.POWER_LOST
+            is_same_boot = bool(known) and known == self._boot_id
+            self.last_stop = LastStop.KILLED if is_same_boot else LastStop.POWER_LOST
         if self.last_stop is LastStop.POWER_LOST:
             self.unclean = True
             lines.append(
                 "Power was lost or the machine restarted while this replica ran: it counts as unclean."
-                if known
+                if known and self._boot_id
                 else "This replica did not stop cleanly and no boot id tells how: it counts as unclean."
             )
         # after a loss of power the old id stays until `recovered`, so that a second crash repeats the whole check
