@@ -49,6 +49,7 @@ from rmqha.host.disk import HostDisk
 from rmqha.host.event_counts import BROKER_PHASES, JOIN
 from rmqha.host.http.endpoint import HttpEndpoint
 from rmqha.host.kernel_choice import choose_kernel
+from rmqha.host.limits.control_group import memory_bytes, processor_count
 from rmqha.host.log_files import LogFiles
 from rmqha.host.net import network, remoting
 from rmqha.host.net.address_watch import AddressWatch
@@ -299,8 +300,8 @@ def _open(
                 history=tracer.history,
                 local_hour=lambda: time.localtime().tm_hour,
                 month_of=local_month_ms,
-                memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-                processor_count=os.cpu_count() or 1,
+                memory_bytes=memory_bytes(),
+                processor_count=processor_count(),
                 read_log=LogFiles.of(config).answer,
             ),
         )

@@ -14,6 +14,7 @@ from rmqha.cli.contexts import Context
 from rmqha.cli.diagnosis.checks.answers import ANNOUNCED, Answers, ask_all
 from rmqha.cli.diagnosis.checks.elsewhere import examine_elsewhere
 from rmqha.cli.diagnosis.checks.files import StoreFacts, check_config, check_groups, read_store_facts
+from rmqha.cli.diagnosis.checks.limits import check_limits
 from rmqha.cli.diagnosis.checks.machine import (
     check_descriptors,
     check_disk,
@@ -54,6 +55,7 @@ def examine(
             ("data", partial(check_data, node_under_test)),
             ("disk", partial(check_disk, node_under_test)),
             ("descriptors", partial(check_descriptors, node_under_test)),
+            ("limits", partial(check_limits, node_under_test)),
             ("store", partial(_store_facts, node_under_test, store_facts)),
         ):
             findings += guarded(node_under_test.name, check, step)

@@ -1,0 +1,1 @@
+"""Limits of what a process may take of its machine. Shell."""
