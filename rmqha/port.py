@@ -290,7 +290,13 @@ class ReplicaLog(Protocol):
     def append_raw(self, phy_offset: PhyOffset, data: Buffer) -> str:
         """Append a master's bytes; `phy_offset` must equal max_phy_offset. `data` may end inside a record and may span
         two files. "", and max_phy_offset moves by len(data); or what is wrong with a record: the log then ends where
-        that one would begin."""
+        that one would begin. Raises NoRoomError if there is no room for the next file: what fits the last is
+        appended."""
+        ...
+
+    def lacks_room(self, *, anew: bool = False) -> str:
+        """The reason why not one more byte can be appended, "" if it may be; `anew`: after `restart_at`. It changes
+        when the disk has room."""
         ...
 
     def view(self, phy_offset: PhyOffset, limit_bytes: int) -> memoryview:

@@ -206,14 +206,19 @@ class BrokerLoops:
         return deadline_ms is not None and deadline_ms <= self._clock.now_ms()
 
     async def _run_dispatch(self) -> None:
+        had_room = True
         while True:
             with trio.CancelScope() as self._dispatch_wait:
                 await self._dispatch.wait()
             self._dispatch = trio.Event()
             while self._driver.dispatch_due and self._driver.dispatch():
                 await trio.lowlevel.checkpoint()
-            if self._core.store.is_file_due:
+            if self._core.store.allocation.is_due:
                 self._allocate.set()  # the next sync may be long in coming
+            has_room = not self._core.store.queue_refusal
+            if not (had_room and has_room):
+                self._core.retention.allocated()
+            had_room = has_room
             self._index.set()
 
     async def _run_index(self) -> None:
@@ -305,20 +310,20 @@ class BrokerLoops:
                     await sync.do()
                     self.sync_count += 1
                     self._driver.synced()
-                    if store.is_file_due or not self._driver.flush_due:
+                    if store.allocation.is_due or not self._driver.flush_due:
                         break
                 if self._driver.flush_due:
                     self._flush.set()
-                if store.is_file_due:
+                if store.allocation.is_due:
                     self._allocate.set()
 
     async def _run_allocate(self) -> None:
         """Allocate log files beside the flush, for which sends wait: that takes the disk a while."""
         while True:
             await self._allocate.wait()
-            await trio.to_thread.run_sync(self._core.store.allocate_ahead)
+            await trio.to_thread.run_sync(self._core.store.allocation.allocate_ahead)
             self._core.retention.allocated()
-            if self._core.store.is_file_due:
+            if self._core.store.allocation.is_due:
                 # no room for it, which may come; sends go on meanwhile, as long as the last file has room
                 for _ in range(ALLOCATE_RETRY_MS // ALLOCATE_CHECK_MS):
                     await trio.sleep(ALLOCATE_CHECK_MS / 1000)

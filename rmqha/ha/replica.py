@@ -192,9 +192,14 @@ class Replica(RoleHolder):
         return {
             "zone": self._config.broker_zone,
             "boundTotalReplicas": str(self._commitment.total_replicas),
-            "diskProblem": self._disk_problem or self.disk_refusal or (WAITS_FOR_DISK if self._is_stuck else ""),
+            "diskProblem": self._disk_problem or self._room_refusal or (WAITS_FOR_DISK if self._is_stuck else ""),
             "slaves": self._speed.report(now_ms, self._log.max_phy_offset, slaves),
         }
+
+    @property
+    def _room_refusal(self) -> str:
+        """The reason why the disk takes no more sends, or none of the master's bytes; "" for none."""
+        return self.disk_refusal or ("" if self._client is None else self._client.lacks_room)
 
     def master_told(self, now_ms: int, master_address: str, ha_address: str) -> None:
         """Ignore the master that a name server knows: the controllers decide."""
@@ -668,7 +673,7 @@ class Replica(RoleHolder):
         state.disk_problem = (
             self._disk_problem
             or self._epoch_refusal
-            or self.disk_refusal
+            or self._room_refusal
             or (WAITS_FOR_DISK if self.is_writing else "")
         )
         state.hands_over_to = self._switch.target

@@ -42,6 +42,7 @@ KEPT_EVENTS = frozenset(
         "hand_over_begins",
         "hand_over_failed",
         "listening",
+        "log_lacks_room",
         "log_restarted",
         "log_truncated",
         "maintenance_begins",

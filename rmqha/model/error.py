@@ -5,6 +5,7 @@
     ├── ConfigError         (a UsageError) a configuration key or value is wrong
     ├── StoreError          the files are not what they must be: names file, offset, expected and found
     ├── DamagedError        (a StoreError) so is one place of a file; what stands elsewhere may be sound
+    ├── NoRoomError         (a StoreError) the disk, or a limit, has no room for a file; nothing has been changed
     ├── BrokenInvariantError
     │                       a machine or the log may be half changed: the process ends (rmqha.host.net.boundary)
     ├── RemoteError         a peer answered with a response code other than success (has .code, .remark)
@@ -49,6 +50,10 @@ class DamagedError(StoreError):
         super().__init__(text)
         self.phy_offset = phy_offset
         self.size_bytes = size_bytes
+
+
+class NoRoomError(StoreError):
+    pass
 
 
 class BrokenInvariantError(RmqhaError):

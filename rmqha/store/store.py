@@ -7,12 +7,13 @@ it; only `sync` may run in another at the same time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from threading import Lock
 
 from rmqha.kernel.batch_kernel import BatchKernel, SendResults
 from rmqha.kernel.sound_records import skip_sound
 from rmqha.model.epoch import EpochEntry, EpochHistory
-from rmqha.model.error import StoreError
+from rmqha.model.error import NoRoomError, StoreError
 from rmqha.model.offset import Buffer, Epoch, PhyOffset, QueueOffset
 from rmqha.port import Disk, Tracer
 from rmqha.store.appender import AppendContext, Appended, AppendedBatch, Appender, EncodedRecords, SendSource
@@ -25,6 +26,7 @@ from rmqha.store.integrity.record_starts import RecordStarts, StoredRecord
 from rmqha.store.integrity.repair import RecordRepair
 from rmqha.store.integrity.tail import cut_tail, judge_tail, make_durable
 from rmqha.store.layout import lock, next_replaced, set_others_aside
+from rmqha.store.log.allocate_mapped_file import AllocateMappedFileService
 from rmqha.store.log.commit_log import DIRECTORY as LOG_DIRECTORY
 from rmqha.store.log.commit_log import CommitLog
 from rmqha.store.log.new_batch import NewBatch
@@ -35,7 +37,7 @@ from rmqha.store.meta.boot_file import BootFile, LastStop
 from rmqha.store.meta.checkpoint import Checkpoint, CheckpointFile, ProgressFile
 from rmqha.store.meta.epoch_file import EpochFile, HighestEpochFile
 from rmqha.store.meta.failure import StoreFailure
-from rmqha.store.meta.problem import disk_errors, place
+from rmqha.store.meta.problem import disk_errors, place, room_errors
 from rmqha.store.queue.batch_consume_queue import BatchConsumeQueues
 from rmqha.store.queue.bulk import dispatch, dispatch_in_bulk
 from rmqha.store.queue.consume_queue import DIRECTORY as QUEUE_DIRECTORY
@@ -131,8 +133,9 @@ class Store:
         self._mark = (0, 0, 0)
         """Dispatched offset, store time of the newest record below it, and number of queue entries."""
         self._saved_at_ms = self._saved_position = 0
-        self._file_trouble = ""
-        """The reason why no file could be made ahead the last time, "" if one could."""
+        self.allocation = AllocateMappedFileService(self._log, self._failure, tracer)
+        self.queue_refusal = ""
+        """The reason why the queues have no room for their next entries, "" while they have."""
         self._truncate_hooks: list[Callable[[int], None]] = [self._starts.forget, self.damage.cut]
         self._before_cut_hooks: list[Callable[[int], None]] = []
         self._restart_hooks: list[Callable[[], None]] = []
@@ -258,9 +261,13 @@ class Store:
             self.recovery.last_store_timestamp_ms, checkpoint.physic_msg_timestamp_ms
         )
         log.probe(position, min(start, self._confirm))
-        if self._confirm - position >= REBUILD_BYTES:
-            dispatch_in_bulk(log, self._queues, self._dispatch_service, self._confirm)
-        self.dispatch_all()
+        try:
+            if self._confirm - position >= REBUILD_BYTES:
+                with room_errors():
+                    dispatch_in_bulk(log, self._queues, self._dispatch_service, self._confirm)
+            self.dispatch_all()
+        except NoRoomError:
+            self._set_mark()  # the rest is dispatched when there is room
         self._saved_at_ms, self._saved_position = self._dispatch_service.last_store_timestamp_ms, position
         if self._log.files.files and not (trusted and last_stop is LastStop.CLEAN):
             self._save(*self._mark)
@@ -291,7 +298,8 @@ class Store:
         """A clean stop: everything below the confirm offset is dispatched, all is durable, `abort` goes away."""
         try:
             self.commit()
-            self.dispatch_all()
+            with suppress(NoRoomError):
+                self.dispatch_all()  # what has no room is dispatched after the next start
             self.index.finish()
             self._sync(save=True)
             with self._flush:
@@ -400,7 +408,14 @@ class Store:
         self.discard_uncommitted()
         assert phy_offset == self._log.end_offset, f"bytes of {phy_offset}, the log ends at {self._log.end_offset}"
         self._failure.check()
-        return self._incoming.append(data)
+        try:
+            return self._incoming.append(data)
+        except NoRoomError as error:
+            self.allocation.failed(str(error))
+            raise
+
+    def lacks_room(self, *, anew: bool = False) -> str:
+        return self._log.new_log_refusal() if anew else self.allocation.lacks_room
 
     def commit(self, *, everything: bool = True) -> bool:
         """Write what `append` left waiting in memory (transientStorePoolEnable); unless `everything`, only if it is
@@ -539,7 +554,15 @@ class Store:
 
     def dispatch(self, limit_bytes: int) -> bool:
         before = self._dispatch_service.position
-        more = dispatch(self._log, self._queues, self._dispatch_service, self._confirm, limit_bytes)
+        try:
+            with room_errors():
+                more = dispatch(self._log, self._queues, self._dispatch_service, self._confirm, limit_bytes)
+        except NoRoomError as error:
+            if not self.queue_refusal:
+                self._tracer.event("queues_lack_room", dispatched_offset=before, reason=str(error))
+            self.queue_refusal = str(error)
+            raise
+        self.queue_refusal = ""
         position = self._dispatch_service.position
         assert before <= position, f"dispatched up to {position} after {before}"
         assert position <= max(before, self._confirm), f"dispatched up to {position}, {self._confirm} is confirmed"
@@ -587,28 +610,6 @@ class Store:
                 if save or self._save_due(dispatched, stored):
                     self._save(dispatched, stored, unit_count)
         return PhyOffset(end)
-
-    @property
-    def is_file_due(self) -> bool:
-        """True if `allocate_ahead` should be called."""
-        return self._log.is_file_due and not self._failure.reason
-
-    def allocate_ahead(self) -> None:
-        """Make the next log file, for a thread of its own: no append and no sync waits for it then. A full disk is no
-        failure here: the append that needs the file meets it again and is refused."""
-        trouble = ""
-        try:
-            self._log.allocate_ahead()
-        except StoreError as error:
-            trouble = str(error)
-        if trouble and trouble != self._file_trouble:
-            self._tracer.event("no_file_ahead", reason=trouble)
-        self._file_trouble = trouble
-
-    def file_refusal(self, record_bytes: int) -> str:
-        """The reason to append no more: the log's next file could not be made, and the last has an eighth left, or no
-        room for two records of that size. An append that needs a file that cannot be made ends the process."""
-        return self._file_trouble if self._log.is_nearly_full(record_bytes) else ""
 
     def _save_due(self, dispatched: int, stored: int) -> bool:
         return (

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from rmqha.model.epoch import EpochEntry, EpochHistory
-from rmqha.model.error import StoreError
+from rmqha.model.error import NoRoomError, StoreError
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
+
+NO_ROOM = "commitlog/1: cannot create or map a file: No space left on device"
 
 
 class MemoryLog:
@@ -24,6 +26,8 @@ class MemoryLog:
         """Bytes at the end that belong to a record whose rest has not arrived."""
         self.disk_error = ""
         """What the disk says to every small file that is to be written."""
+        self.room_end: int | None = None
+        """Where the last file of the log ends, if there is no room for the next one."""
         self.disk_hangs = False
         """Who writes a small file is never heard of again."""
 
@@ -57,8 +61,15 @@ class MemoryLog:
 
     def append_raw(self, phy_offset: PhyOffset, data: bytes | bytearray | memoryview) -> str:
         assert phy_offset == self.max_phy_offset
-        self.data += data
+        room_bytes = len(data) if self.room_end is None else self.room_end - phy_offset
+        self.data += data[:room_bytes]
+        if room_bytes < len(data):
+            raise NoRoomError(NO_ROOM)
         return ""
+
+    def lacks_room(self, *, anew: bool = False) -> str:
+        is_full = self.room_end is not None and (anew or self.max_phy_offset >= self.room_end)
+        return NO_ROOM if is_full else ""
 
     def view(self, phy_offset: PhyOffset, limit_bytes: int) -> memoryview:
         begin = phy_offset - self.start

@@ -81,6 +81,12 @@ class StaticPair(RuleBasedStateMachine):
         if start > log.start:
             log.trim(start - start % RECORD_BYTES)
 
+    @rule(records=st.one_of(st.none(), st.integers(0, 3)))
+    def room(self, records: int | None) -> None:
+        """The slave's disk has room for so many records more, or for all: a file ends with one."""
+        log = self.pair.slave.log
+        log.room_end = None if records is None else log.record_end_offset + records * RECORD_BYTES
+
     @rule()
     def empty_slave(self) -> None:
         """The operator's way out for a slave that was turned away."""
@@ -115,6 +121,7 @@ class StaticPair(RuleBasedStateMachine):
         if not hasattr(self, "pair"):
             return
         self.pair.cut = False
+        self.pair.slave.log.room_end = None
         self.pair.connect()
         self.pair.run(12_000)
         master, slave = self.pair.master.log, self.pair.slave.log

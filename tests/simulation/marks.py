@@ -36,6 +36,7 @@ MARKS: dict[str, tuple[str, Callable[[Fields], bool]]] = {
     "old files are removed": ("log_trimmed", _always),
     "a log is cut": ("log_truncated", _always),
     "a broker ends because its disk fails": ("disk_failed", _always),
+    "a slave waits for room for its log": ("log_lacks_room", _always),
     "the index of keys stops for want of room": ("index_stopped", _always),
     "a replica boots unclean": ("booted", lambda fields: fields["unclean"]),
     "a replica is whole again": ("whole_again", _always),

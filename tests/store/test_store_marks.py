@@ -184,12 +184,12 @@ def test_the_next_file_is_made_ahead() -> None:
     disk = sim_disk()
     store = open_store(disk)
     store.append(message(1, body=b"x" * 1500), 0)
-    assert [store.is_file_due] == [False]
+    assert [store.allocation.is_due] == [False]
     store.append(message(1, body=b"x" * 1500), 0)
-    assert [store.is_file_due] == [True]
-    store.allocate_ahead()
+    assert [store.allocation.is_due] == [True]
+    store.allocation.allocate_ahead()
     assert len(disk.list("commitlog")) == 2
-    assert [store.is_file_due] == [False]
+    assert [store.allocation.is_due] == [False]
     store.append(message(1, body=b"x" * 1500), 0)
     assert len(disk.list("commitlog")) == 2
     commit_all(store)
@@ -203,19 +203,19 @@ def test_a_file_that_cannot_be_made_ahead_is_told_once_and_refused_when_the_last
         store.append(message(number, body=b"x" * 1200), 0)
     disk.capacity_bytes = disk.used_bytes
     for _ in range(3):
-        store.allocate_ahead()
+        store.allocation.allocate_ahead()
     assert tracer.names().count("no_file_ahead") == 1
-    assert [store.is_file_due, store.file_refusal(100)] == [True, ""], "there is room for some more"
-    assert store.file_refusal(1000), "but not for two as large as one may be"
+    assert [store.allocation.is_due, store.allocation.refusal(100)] == [True, ""], "there is room for some more"
+    assert store.allocation.refusal(1000), "but not for two as large as one may be"
     store.append(message(2, body=b"x" * 1200), 0)
-    assert "No space left on device" in store.file_refusal(100)
+    assert "No space left on device" in store.allocation.refusal(100)
     disk.capacity_bytes = None
-    store.allocate_ahead()
-    assert [store.is_file_due, store.file_refusal(100)] == [False, ""]
+    store.allocation.allocate_ahead()
+    assert [store.allocation.is_due, store.allocation.refusal(100)] == [False, ""]
     disk.capacity_bytes = disk.used_bytes
     for number in range(2):
         store.append(message(number, body=b"x" * 1200), 0)
-    store.allocate_ahead()
+    store.allocation.allocate_ahead()
     assert tracer.names().count("no_file_ahead") == 2
 
 

@@ -29,7 +29,7 @@ from rmqha.ha.machine import ReplicaMachine
 from rmqha.kernel.batch_kernel import SendResults
 from rmqha.model.code import ResponseCode
 from rmqha.model.config.servers import BrokerConfig
-from rmqha.model.error import interrupted, whole
+from rmqha.model.error import NoRoomError, interrupted, whole
 from rmqha.model.identity import Role
 from rmqha.model.message import PROPERTY_INNER_NUM, SYS_FLAG_INNER_BATCH, find_property
 from rmqha.model.offset import BrokerId, Buffer, Epoch, PhyOffset
@@ -54,6 +54,8 @@ DISPATCH_MS = 8
 """Bound (ms) on a slice; after a longer one the next is smaller. The first record of a queue creates a file at the cost
 of a thousand records, and clients create queues. In bulk COPY_DISPATCH_MS counts."""
 COPY_DISPATCH_MS = 100
+ROOM_CHECK_MS = 1000
+"""Pause (ms) after a dispatch for which the queues had no room."""
 
 
 class HaPort(Protocol):
@@ -141,6 +143,7 @@ class ReplicaDriver:
         self._performing = False
         self._serving = False
         self._dispatch_slice = SliceSize(MIN_DISPATCH_BYTES, COPY_BYTES)
+        self._dispatch_again_at_ms = 0
         self._writable = False
         self.ha: HaPort
         self.controller: ControllerPort
@@ -466,16 +469,23 @@ class ReplicaDriver:
     def dispatch_due(self) -> bool:
         """True if there is enough to dispatch; a copying slave waits for large slices."""
         behind_bytes = self.store.dispatch_behind_bytes if self.is_log_free else 0
+        if self.store.queue_refusal and self._clock.now_ms() < self._dispatch_again_at_ms:
+            return False
         return behind_bytes > 0 and (behind_bytes > COPY_BYTES or not self.is_copying)
 
     def dispatch(self) -> bool:
-        """Dispatch one slice of committed records to the queues; True if more remains."""
+        """Dispatch one slice of committed records to the queues; True if more remains. Queues without room are tried
+        again after a pause."""
         if not self.is_log_free:
             return False
         before, started_ms = self.store.dispatched_offset, self._clock.now_ms()
         in_bulk = self.is_copying or self.store.dispatch_behind_bytes >= BACKLOG_BYTES
         limit_bytes = COPY_BYTES if in_bulk else DISPATCH_BYTES
-        more = self.store.dispatch(min(limit_bytes, self._dispatch_slice.size_bytes))
+        try:
+            more = self.store.dispatch(min(limit_bytes, self._dispatch_slice.size_bytes))
+        except NoRoomError:  # the store has told it
+            self._dispatch_again_at_ms = started_ms + ROOM_CHECK_MS
+            return False
         done_bytes, taken_ms = self.store.dispatched_offset - before, self._clock.now_ms() - started_ms
         self._dispatch_slice.took(taken_ms, done_bytes, COPY_DISPATCH_MS if in_bulk else DISPATCH_MS)
         if self.store.dispatched_offset > before:

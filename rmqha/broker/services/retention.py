@@ -83,7 +83,7 @@ class Retention:
 
     def _root_refusal(self) -> str:
         """The reason to refuse sends by the disk of queues, index and tables, which may be another one than the log's;
-        "" without one. A broker that cannot dispatch ends."""
+        "" without one."""
         return refusal_of(self._config, *self._space(""))
 
     def _space(self, path: str) -> tuple[int, int]:
@@ -117,7 +117,7 @@ class Retention:
         again."""
         config = self._config
         if self._file_refusal:
-            self._store.allocate_ahead()
+            self._store.allocation.allocate_ahead()
         return self._driver.is_log_free and self._store.schedule_unlink(
             self._clock.now_ms(), config.destroy_maped_file_interval_forcibly, config.redelete_hanged_file_interval
         )
@@ -129,7 +129,8 @@ class Retention:
         self.allocated()
 
     def allocated(self) -> None:
-        """Take note that the log's next file was made, or could not be; call in the broker's own thread."""
+        """Take note that the log's next file was made, or could not be, or whether the queues have room; call in the
+        broker's own thread."""
         self._refuse()
 
     def demand(self, start_offset: int) -> None:
@@ -170,10 +171,11 @@ class Retention:
 
     @property
     def _file_refusal(self) -> str:
-        return self._store.file_refusal(self._config.max_message_size)
+        return self._store.allocation.refusal(self._config.max_message_size)
 
     def _refuse(self) -> None:
-        replica, refusal = self._driver.replica, self._full or self._file_refusal
+        replica = self._driver.replica
+        refusal = self._full or self._file_refusal or self._store.queue_refusal
         if bool(refusal) != bool(replica.disk_refusal):
             self._tracer.event("disk_full" if refusal else "disk_has_room", reason=refusal)
         replica.disk_refusal = refusal

@@ -23,7 +23,7 @@ from rmqha.ha.stream.peer_bytes import frames_of
 from rmqha.ha.stream.replication_client import RETRY_FIRST_MS, RETRY_UNSOUND_MS, ClientState, ReplicationClient
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.epoch import EpochEntry, EpochHistory
-from rmqha.model.error import RemoteProtocolError
+from rmqha.model.error import NoRoomError, RemoteProtocolError
 from rmqha.model.identity import HaMode
 from rmqha.model.offset import NO_EPOCH, BrokerId, Buffer, Epoch, PhyOffset
 from rmqha.port import ReplicaLog, Tracer
@@ -135,6 +135,8 @@ class HaClient(ReplicationClient):
                     return [*actions, *self._drop(now_ms, LACKS_QUEUE_ENDS)]
         except RemoteProtocolError as error:
             return [*actions, *self._drop(now_ms, str(error), is_breach=True)]
+        except NoRoomError as error:
+            return [*actions, *self._out_of_room(now_ms, str(error))]
         return actions + self.ack(now_ms)
 
     def _keep(self, now_ms: int, frames: Iterable[MasterFrame]) -> list[Action]:
@@ -186,6 +188,8 @@ class HaClient(ReplicationClient):
             self.refusal = found.reason
             return [CloseHa(conn_id, found.reason)]
         assert self.conn_id is not None
+        if found.verdict is AlignmentVerdict.RESTART:
+            self._check_room_anew()
         continuation = partial(self._aligned, self.conn_id, frame, found)
         if not self._alignment_changes_log(found, frame.entries):
             return continuation(now_ms)
@@ -258,6 +262,7 @@ class HaClient(ReplicationClient):
         restarts = not is_at_end and bool(header.size_bytes or begins_behind)
         if restarts:
             self._check_restart(header.phy_offset)
+            self._check_room_anew()
             self.progress.restart(now_ms, header.phy_offset)
         if restarts or is_at_end:
             self._learn_entry(header.epoch, header.epoch_start_offset)
@@ -272,6 +277,7 @@ class HaClient(ReplicationClient):
             if fault:
                 self._retry_ms = RETRY_UNSOUND_MS
                 raise RemoteProtocolError(fault)
+        self.lacks_room = ""
         confirm = PhyOffset(min(header.confirm_offset, log.max_phy_offset))
         if confirm > log.confirm_offset:
             log.set_confirm_offset(confirm)
@@ -290,6 +296,11 @@ class HaClient(ReplicationClient):
             new_start_offset=phy_offset,
             reason="the master's log begins behind our end: all of it is copied again",
         )
+
+    def _check_room_anew(self) -> None:
+        """Raises NoRoomError before a log is given up for another that has no room."""
+        if reason := self._log.lacks_room(anew=True):
+            raise NoRoomError(reason)
 
     def _prepare_append(self, header: TransferHeader, *, restarts: bool) -> None:
         if restarts:
@@ -378,6 +389,8 @@ class HaClient(ReplicationClient):
                 return self._drop(now_ms, "the master was silent")
             if self._is_temporary_learner and not self._log.lacks_queue_ends:
                 return self._drop(now_ms, KNOWS_QUEUE_ENDS)
+            if reason := self._log.lacks_room():
+                return self._out_of_room(now_ms, reason)  # before the next message has to wait for it
             return self.ack(now_ms)
         return []
 

@@ -15,7 +15,7 @@ from rmqha.ha.action import Action, CloseHa, SendHa
 from rmqha.ha.stream.peer_bytes import frames_of
 from rmqha.ha.stream.replication_client import RETRY_FIRST_MS, RETRY_UNSOUND_MS, ClientState, ReplicationClient
 from rmqha.model.config.servers import BrokerConfig
-from rmqha.model.error import RemoteProtocolError
+from rmqha.model.error import NoRoomError, RemoteProtocolError
 from rmqha.model.offset import Buffer, PhyOffset
 from rmqha.port import ReplicaLog, Tracer
 from rmqha.wire.legacy_ha import PlainTransfer, PlainTransferParser, encode_report
@@ -59,6 +59,8 @@ class LegacyHaClient(ReplicationClient):
         except RemoteProtocolError as error:
             self.refusal = str(error)
             return self._drop(now_ms, str(error), is_breach=True)
+        except NoRoomError as error:
+            return self._out_of_room(now_ms, str(error))
         return self.report(now_ms)
 
     # --- data -----------------------------------------------------------------------------------------------------
@@ -70,6 +72,8 @@ class LegacyHaClient(ReplicationClient):
                     f"the master sent offset {frame.phy_offset}; this log ends at {log.max_phy_offset}"
                 )
             # Java's master begins an empty slave with its last file, ours with its oldest.
+            if reason := log.lacks_room(anew=True):
+                raise NoRoomError(reason)
             log.restart_at(frame.phy_offset)
         if frame.data:
             if not self._proven:
@@ -85,7 +89,7 @@ class LegacyHaClient(ReplicationClient):
             log.mark_clean()
             self._tracer.event("whole_again", max_phy_offset=log.max_phy_offset)
         log.set_confirm_offset(log.max_phy_offset)
-        self.refusal = ""
+        self.refusal = self.lacks_room = ""
         self._retry_ms = RETRY_FIRST_MS
 
     def report(self, now_ms: int) -> list[Action]:

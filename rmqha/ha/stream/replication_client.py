@@ -19,6 +19,8 @@ from rmqha.wire.state.replica_state import ReplicaState
 DIAL_TIMEOUT_MS = 1000
 RETRY_FIRST_MS = 20
 RETRY_MOST_MS = 1000
+ROOM_CHECK_MS = 1000
+"""Interval (ms) at which a slave whose log has no room asks whether it has."""
 RETRY_UNSOUND_MS = 200
 """After a record that was not sound: the master needs a moment to mend it, or the wire was at fault."""
 
@@ -41,6 +43,8 @@ class ReplicationClient:
         self.conn_id: int | None = None
         self.master_address = ""
         self.refusal = ""
+        self.lacks_room = ""
+        """The reason why the disk has no room for the master's next bytes, "" while it has."""
         self._config = config
         self._log = log
         self._tracer = tracer
@@ -61,7 +65,7 @@ class ReplicationClient:
         actions: list[Action] = [] if self.conn_id is None else [CloseHa(self.conn_id, reason)]
         self.conn_id = None
         self.master_address = ""
-        self.refusal = ""
+        self.refusal = self.lacks_room = ""
         self._retry_at_ms = None
         self.state = ClientState.IDLE
         return actions
@@ -85,12 +89,28 @@ class ReplicationClient:
             state.said_ms_ago = now_ms - self._said_at_ms if self._said_at_ms else None
 
     def _dial(self, now_ms: int) -> list[Action]:
+        """Dial, once there is room for what the master sends: without it this replica would only come and go."""
+        if reason := self._log.lacks_room():
+            self._wait_for_room(now_ms, reason)
+            return []
         self.conn_id = -self._next_conn_id
         self._next_conn_id += 1
         self.state = ClientState.DIALING
         self._state_since_ms = now_ms
         self._retry_at_ms = None
         return [OpenHa(self.conn_id, self.master_address)]
+
+    def _wait_for_room(self, now_ms: int, reason: str) -> None:
+        if not self.lacks_room:
+            self._tracer.event("log_lacks_room", master=self.master_address, reason=reason)
+        self.lacks_room = reason
+        self._retry_at_ms = now_ms + ROOM_CHECK_MS
+
+    def _out_of_room(self, now_ms: int, reason: str) -> list[Action]:
+        """The next bytes have no place: leave the master, and so its SyncStateSet, until they have."""
+        actions = self._drop(now_ms, reason)
+        self._wait_for_room(now_ms, reason)
+        return actions
 
     def _drop(self, now_ms: int, reason: str, *, is_breach: bool = False) -> list[Action]:
         assert self.conn_id is not None

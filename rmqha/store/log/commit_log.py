@@ -6,6 +6,7 @@ cuts the log writes zeros there, durably, so that nothing that was cut can come 
 
 from __future__ import annotations
 
+import errno
 from threading import RLock
 
 from rmqha.model.error import StoreError
@@ -15,7 +16,7 @@ from rmqha.store.log.mapped_file import MappedFile, MappedFiles, file_name
 from rmqha.store.log.record import BLANK, BLANK_HEADER_BYTES, MIN_RECORD_BYTES, blank
 from rmqha.store.meta import end_mark
 from rmqha.store.meta.end_mark import EndMark
-from rmqha.store.meta.problem import disk_errors
+from rmqha.store.meta.problem import disk_errors, os_sentence
 
 DIRECTORY = "commitlog"
 SIZE_KEY = "mappedFileSizeCommitLog"
@@ -115,26 +116,48 @@ class CommitLog:
         self._active = file
         self._active_start, self._active_end = file.start_offset, file.end_offset
 
+    def _left_bytes(self) -> int | None:
+        """Bytes for which the last file has room; None without a file."""
+        last = self.files.files[-1:]  # one step: a thread may be cutting the log
+        return last[0].end_offset - self.end_offset if last else None
+
     @property
     def is_file_due(self) -> bool:
-        """True if `allocate_ahead` would make a file now: the active one is more than half full and the last."""
-        active, files = self._active, self.files.files
-        if active is None or not files or files[-1] is not active:
-            return False
-        return 2 * (self.end_offset - self._active_start) >= self.file_size_bytes
+        """True if `allocate_ahead` would make a file now: the last one is more than half full."""
+        left_bytes = self._left_bytes()
+        return left_bytes is not None and 2 * left_bytes <= self.file_size_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """True if the next byte needs a file that is not there."""
+        return not self._left_bytes()
 
     def is_nearly_full(self, record_bytes: int) -> bool:
         """True if an eighth of the active file is left at most, or two records of that size, and there is no next
         one."""
-        left_bytes = self._active_end - self.end_offset
-        return self.is_file_due and left_bytes <= max(self.file_size_bytes // 8, 2 * record_bytes)
+        left_bytes = self._left_bytes()
+        if left_bytes is None or not self.is_file_due:
+            return False
+        return left_bytes <= max(self.file_size_bytes // 8, 2 * record_bytes)
 
-    def allocate_ahead(self) -> None:
-        """Make the next file if one is due, so that no append and no sync has to wait for it. For a thread of its
-        own."""
+    def allocate_ahead(self, *, first: bool) -> None:
+        """Make the next file if one is due, so that no append and no sync has to wait for it; `first`: that of a log
+        without files too. For a thread of its own."""
         with self._grow:
-            if self.is_file_due and self._active is not None:
-                self.files.add(self._active.end_offset)
+            files = self.files.files
+            if self.is_file_due:
+                self.files.add(files[-1].end_offset)
+            elif first and not files:
+                self.files.add(self.end_offset)
+
+    def new_log_refusal(self) -> str:
+        """The reason why the disk has no room for the first file of a log that begins anew, "" if it has."""
+        with disk_errors(self.disk, DIRECTORY, "ask how full the disk is"):
+            used_bytes, free_bytes = self.disk.space(DIRECTORY)
+        if not used_bytes + free_bytes or free_bytes >= self.file_size_bytes:
+            return ""
+        error = OSError(errno.ENOSPC, "No space left on device")
+        return os_sentence(self.disk, DIRECTORY, f"begin another log by a file of {self.file_size_bytes} bytes", error)
 
     @property
     def room_end(self) -> int:

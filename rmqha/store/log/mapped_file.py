@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from rmqha.model.error import StoreError
 from rmqha.port import Disk, MappedRegion
-from rmqha.store.meta.problem import damaged, disk_errors, os_sentence, place
+from rmqha.store.meta.problem import damaged, disk_errors, os_sentence, place, room_errors
 
 NAME_DIGITS = 20
 MAX_OFFSET = 2**63 - 1
@@ -309,10 +309,11 @@ class MappedFiles:
 
     def add(self, start_offset: int, *, durable: bool = True) -> MappedFile:
         """Make the next file, on disk too; without `durable` for good by its next `sync`, which the caller sees to.
-        Raises StoreError (full disk), and then nothing has changed."""
+        Raises StoreError, without room a NoRoomError, and then nothing has changed."""
         assert not self.files or self.files[-1].end_offset == start_offset, f"{start_offset} follows no file"
         file = self._file(start_offset)
-        file.open(durable=durable)
+        with room_errors():
+            file.open(durable=durable)
         self.files.append(file)
         return file
 

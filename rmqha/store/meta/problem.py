@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
-from rmqha.model.error import DamagedError, StoreError, UsageError
+from rmqha.model.error import DamagedError, NoRoomError, StoreError, UsageError
 from rmqha.port import Disk
 
 _ADVICE = {
@@ -26,6 +26,9 @@ _ADVICE = {
     errno.ENOLCK: "choose a directory on a file system that can lock files",
     errno.ESTALE: "put it back in its place, or stop this server and start it again",
 }
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG)
+"""Errors that say nothing against the disk: they pass when there is room, or a limit is raised."""
 
 
 def place(disk: Disk, path: str) -> str:
@@ -62,6 +65,18 @@ class DiskErrors:
 def disk_errors(disk: Disk, path: str, doing: str) -> DiskErrors:
     """OSError becomes a StoreError with a sentence."""
     return DiskErrors(disk, path, doing)
+
+
+@contextmanager
+def room_errors() -> Iterator[None]:
+    """A StoreError for want of room becomes a NoRoomError: for what is undone, or may be done again, after it."""
+    try:
+        yield
+    except StoreError as error:
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno in _NO_ROOM:
+            raise NoRoomError(str(error)) from cause
+        raise
 
 
 @contextmanager

@@ -126,7 +126,7 @@ def test_a_full_disk_refuses_sends_until_it_has_room(make_broker: Callable[..., 
 
 
 def test_a_full_disk_of_the_queues_refuses_sends_though_the_logs_has_room(make_broker: Callable[..., Broker]) -> None:
-    """What cannot be dispatched ends the broker."""
+    """What has no room there cannot be dispatched."""
     broker = small(make_broker)
 
     class Two:
@@ -166,7 +166,7 @@ def test_a_log_whose_next_file_cannot_be_made_refuses_sends_until_it_can(
 
     broker = small(make_broker)
     monkeypatch.setattr(os, "posix_fallocate", no_room)
-    broker.store.allocate_ahead()
+    broker.store.allocation.allocate_ahead()
     assert broker.ask(send_command()).code == ResponseCode.SUCCESS
     for _ in range(2):
         clean(broker)
@@ -183,6 +183,37 @@ def test_a_log_whose_next_file_cannot_be_made_refuses_sends_until_it_can(
     assert broker.ask(send_command()).code == ResponseCode.SUCCESS
     assert state(broker)["diskProblem"] == ""
     assert broker.tracer.names().count("disk_has_room") == 1
+
+
+def test_queues_without_room_refuse_sends_and_end_no_broker(
+    make_broker: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log's next file is there, and something else fills the disk."""
+
+    def no_room(fd: int, *_: int) -> None:
+        if "consumequeue" in Path(f"/proc/self/fd/{fd}").readlink().parts:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    broker = small(make_broker)
+    monkeypatch.setattr(os, "posix_fallocate", no_room)
+    assert broker.ask(send_command("New")).code == ResponseCode.SUCCESS
+    for _ in range(3):
+        broker.core.driver.dispatch()
+        broker.core.retention.allocated()
+        reply = broker.ask(send_command("New"))
+        assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "consumequeue" in str(reply.remark) and "No space left on device; free some" in str(reply.remark)
+        assert not broker.core.driver.dispatch_due, "it waits for a moment"
+        broker.clock.ms += 1000
+    assert state(broker)["diskProblem"] == reply.remark
+    monkeypatch.undo()
+    broker.clock.ms += 1000
+    assert broker.core.driver.dispatch_due
+    broker.core.driver.dispatch()
+    broker.core.retention.allocated()
+    assert broker.store.queue_range("New", 0)[1] == 1
+    assert broker.ask(send_command("New")).code == ResponseCode.SUCCESS
+    assert state(broker)["diskProblem"] == ""
 
 
 def test_the_disk_counts_that_the_log_lies_on(make_broker: Callable[..., Broker]) -> None:

@@ -542,8 +542,8 @@ class BrokerProcess(DiskProcess):
             self.kill(power_loss=False)
             return
         self.driver.synced()
-        if self.store.is_file_due:
-            self.store.allocate_ahead()
+        if self.store.allocation.is_due:
+            self.store.allocation.allocate_ahead()
         self.stepped()
 
     def _commit_later(self) -> None:
