@@ -162,6 +162,15 @@ class Disk(Protocol):
 
     def rename(self, old_path: str, new_path: str) -> None: ...
 
+    def set_aside(self, path: str, new_path: str) -> None:
+        """Move a directory, for another one that will be made in its place. Where it is a link to a directory of
+        another disk, the new one is there too, and the link's new name leads to the old one."""
+        ...
+
+    def is_mount_point(self, path: str) -> bool:
+        """True for a directory that cannot be moved, since another file system begins there."""
+        ...
+
     def remove(self, path: str) -> None: ...
 
     def remove_tree(self, path: str) -> None:

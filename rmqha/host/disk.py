@@ -11,6 +11,7 @@ import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
+from itertools import count
 from pathlib import Path
 
 from rmqha.host.read_disk import FLOCK, OFD_SETLK, HostTree
@@ -74,6 +75,19 @@ def sync_directory(directory: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def directory_beside(directory: Path) -> Path:
+    """A new empty directory on the disk of `directory`: beside it, or in it where it is the disk's root."""
+    is_root = directory.parent.stat().st_dev != directory.stat().st_dev
+    parent = directory if is_root else directory.parent
+    for number in count(1):
+        made = parent / f"{directory.name}.{number}"
+        with suppress(FileExistsError):
+            made.mkdir(mode=DIRECTORY_MODE)
+            sync_directory(parent)
+            return made
+    raise AssertionError("numbers do not end")
 
 
 def _read_at_once(fd: int, position: int) -> None:
@@ -420,6 +434,24 @@ class HostDisk(HostTree):
         sync_directory(new.parent)
         if old.parent != new.parent:
             sync_directory(old.parent)
+
+    def set_aside(self, path: str, new_path: str) -> None:
+        old, new = self._at(path), self._at(new_path)
+        if not old.is_symlink():
+            self.rename(path, new_path)
+            return
+        self._make_parent(new)
+        new.symlink_to(old.resolve())
+        sync_directory(new.parent)
+        link = old.with_name(f"rmqha.{old.name}")
+        link.unlink(missing_ok=True)  # a crash left it
+        link.symlink_to(directory_beside(old.resolve()))
+        link.replace(old)
+        sync_directory(old.parent)
+
+    def is_mount_point(self, path: str) -> bool:
+        target = self._at(path)
+        return not target.is_symlink() and target.is_mount()
 
     def remove(self, path: str) -> None:
         target = self._at(path)

@@ -469,6 +469,12 @@ class SimDisk:
         moved = {name for name in self._directories if name == old_path or name.startswith(f"{old_path}/")}
         self._directories = (self._directories - moved) | {new_path + name[len(old_path) :] for name in moved}
 
+    def set_aside(self, path: str, new_path: str) -> None:
+        self.rename(path, new_path)
+
+    def is_mount_point(self, path: str) -> bool:
+        return False
+
     def remove(self, path: str) -> None:
         file = self._file(path)
         self.step("remove")

@@ -26,6 +26,8 @@ from rmqha.inspect.fsck_metadata import SAVED_PREFIX
 from rmqha.inspect.store_inspection import require_store
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.store.layout import LOCK_PATH, REPLACED
+from rmqha.store.log.commit_log import DIRECTORY as LOG_DIRECTORY
+from rmqha.store.log.mapped_file import NAME_DIGITS
 from rmqha.store.log.salvage import PREFIX as CUT_PREFIX
 
 _DISCARDED = "rmqha.discarded-"
@@ -36,6 +38,7 @@ WHAT = {
     _DISCARDED: "its removal was interrupted",
 }
 _NAME = re.compile(f"({'|'.join(map(re.escape, WHAT))})[1-9][0-9]{{0,8}}")
+_LOG_FILE = re.compile(f"[0-9]{{{NAME_DIGITS}}}")
 _AGE = re.compile(r"([0-9]{1,9})([smhd])")
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 LIVE_LEAST_MS = 3_600_000
@@ -59,15 +62,26 @@ class QuarantineEntry:
 
 
 def find(store: Path) -> list[QuarantineEntry]:
-    """Files that are kept in the directory of a store, by name. Links are not followed. Raises OSError."""
+    """Files that are kept in the directory of a store, by name. Raises OSError. Only an old log's link to a directory
+    of another disk is followed."""
     with os.scandir(store) as entries:
         names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-    return [_entry(store / name, found[1]) for name in sorted(names) if (found := _NAME.fullmatch(name))]
+    return [_entry(store, name, found[1]) for name in sorted(names) if (found := _NAME.fullmatch(name))]
 
 
-def _entry(directory: Path, prefix: str) -> QuarantineEntry:
-    file_count = size_bytes = 0
-    changed_ns = directory.lstat().st_mtime_ns
+def _linked_files(store: Path, name: str) -> list[Path]:
+    """The files of an old log that stands on another disk, which the store's own log has left."""
+    link = store / name / LOG_DIRECTORY
+    if not link.is_symlink() or not link.is_dir() or link.resolve() == (store / LOG_DIRECTORY).resolve():
+        return []
+    return sorted(path for path in link.resolve().iterdir() if _LOG_FILE.fullmatch(path.name))
+
+
+def _entry(store: Path, entry_name: str, prefix: str) -> QuarantineEntry:
+    directory = store / entry_name
+    linked = [path.lstat() for path in _linked_files(store, entry_name)]
+    file_count, size_bytes = len(linked), sum(found.st_blocks * _BLOCK_BYTES for found in linked)
+    changed_ns = max([directory.lstat().st_mtime_ns, *(found.st_mtime_ns for found in linked)])
     for root, _, files in os.walk(directory, onerror=_raise):
         changed_ns = max(changed_ns, Path(root).lstat().st_mtime_ns)
         for name in files:
@@ -91,6 +105,8 @@ def remove(store: Path, wanted: list[QuarantineEntry]) -> list[QuarantineEntry]:
             taken = {other.name for other in present}
             free = next(name for number in count(1) if (name := f"{_DISCARDED}{number}") not in taken)
             HostDisk(store).rename(item.name, free)
+            for path in _linked_files(store, free):
+                path.unlink()
             shutil.rmtree(store / free)
             removed.append(item)
     return removed

@@ -2,6 +2,8 @@
 
 DIR/store.fork-<n>   the old store
 DIR/.store.fresh     the new one, until the old one has gone
+
+Where the log is a link to another disk, the new one's is a link to a new directory there.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ import os
 import shutil
 from pathlib import Path
 
-from rmqha.host.disk import make_directories, sync_directory
+from rmqha.host.disk import directory_beside, make_directories, sync_directory
+from rmqha.store.log.commit_log import DIRECTORY as LOG_DIRECTORY
 
 KEPT_FILES = ("brokerIdentity", "rmqha.highestEpoch")
 """Files that the new store begins with: the replica keeps its id, and the highest epoch that it has accepted."""
@@ -27,6 +30,9 @@ def put_aside(store: Path, number: int) -> Path:
             shutil.copy2(store / name, fresh / name)
             with (fresh / name).open("rb") as copied:
                 os.fsync(copied.fileno())
+    log = store / LOG_DIRECTORY
+    if log.is_symlink() and log.is_dir():
+        (fresh / LOG_DIRECTORY).symlink_to(directory_beside(log.resolve()))
     sync_directory(fresh)
     sync_directory(store.parent)
     store.rename(aside)

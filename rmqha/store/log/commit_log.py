@@ -16,7 +16,7 @@ from rmqha.store.log.mapped_file import MappedFile, MappedFiles, file_name
 from rmqha.store.log.record import BLANK, BLANK_HEADER_BYTES, MIN_RECORD_BYTES, blank
 from rmqha.store.meta import end_mark
 from rmqha.store.meta.end_mark import EndMark
-from rmqha.store.meta.problem import disk_errors, os_sentence
+from rmqha.store.meta.problem import disk_errors, os_sentence, place
 
 DIRECTORY = "commitlog"
 SIZE_KEY = "mappedFileSizeCommitLog"
@@ -151,7 +151,13 @@ class CommitLog:
                 self.files.add(self.end_offset)
 
     def new_log_refusal(self) -> str:
-        """The reason why the disk has no room for the first file of a log that begins anew, "" if it has."""
+        """The reason why no log can begin anew: its directory cannot be moved, or its first file has no room; "" if one
+        can."""
+        if self.files.files and self.disk.is_mount_point(DIRECTORY):
+            return (
+                f"{place(self.disk, DIRECTORY)} is where a disk is mounted, so the old log cannot be set aside: stop"
+                " this replica, mount the disk elsewhere, and make a link to a directory of it in that place"
+            )
         with disk_errors(self.disk, DIRECTORY, "ask how full the disk is"):
             used_bytes, free_bytes = self.disk.space(DIRECTORY)
         if not used_bytes + free_bytes or free_bytes >= self.file_size_bytes:
@@ -304,7 +310,7 @@ class CommitLog:
             self.files.close()
             if self.files.files or self.files.foreign_files:
                 with disk_errors(self.disk, DIRECTORY, "move the old log aside"):
-                    self.disk.rename(DIRECTORY, f"{directory}/{DIRECTORY}")
+                    self.disk.set_aside(DIRECTORY, f"{directory}/{DIRECTORY}")
             self.files.files.clear()
             self.files.foreign_files.clear()
             self.end_at(0)

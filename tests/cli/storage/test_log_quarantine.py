@@ -156,6 +156,35 @@ def test_links_are_neither_followed_nor_removed(store: Path, tmp_path: Path) -> 
     assert not (store / "replaced-1").exists()
 
 
+def linked_log(store: Path, name: str, target: Path) -> None:
+    """An old log of the store, which stands on another disk."""
+    (target / "beside").mkdir(parents=True)
+    (target / f"{0:020}").write_bytes(b"x" * 5000)
+    (target / "readme").write_text("not of the log")
+    (store / name).mkdir()
+    (store / name / "commitlog").symlink_to(target)
+    age(target, 2)
+    age(store / name, 2)
+
+
+def test_an_old_log_on_another_disk_is_counted_and_removed(store: Path, tmp_path: Path) -> None:
+    linked_log(store, "replaced-7", tmp_path / "disk/log")
+    (item,) = [item for item in told(str(store))["kept"] if item["name"] == "replaced-7"]
+    assert item["files"] >= 1 and item["bytes"] >= 5000
+    told(str(store), "--remove", "--older-than", "1d", "--yes")
+    assert sorted(path.name for path in (tmp_path / "disk/log").iterdir()) == ["beside", "readme"]
+    assert not (store / "replaced-7").exists()
+
+
+def test_a_log_that_is_in_use_is_no_old_one(store: Path, tmp_path: Path) -> None:
+    """A kill while the log was set aside has left both links."""
+    linked_log(store, "replaced-7", tmp_path / "disk/log")
+    shutil.rmtree(store / "commitlog")
+    (store / "commitlog").symlink_to("../disk/log")
+    told(str(store), "--remove", "--older-than", "1d", "--yes")
+    assert (tmp_path / "disk/log" / f"{0:020}").exists() and not (store / "replaced-7").exists()
+
+
 def test_a_removal_that_was_interrupted_is_finished_later(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(path: Path) -> None:
         raise OSError(5, "Input/output error", str(path))

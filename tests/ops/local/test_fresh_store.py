@@ -54,3 +54,14 @@ def test_a_kill_between_its_renames_is_finished(
     aside = put_aside(store, 2)
     assert names(aside) == sorted(KEPT_FILES if rename_count else [*KEPT_FILES, "log"])
     assert names(store) == sorted(KEPT_FILES)
+
+
+def test_a_log_on_another_disk_stays_there_and_so_does_the_new_one(store: Path, tmp_path: Path) -> None:
+    other = tmp_path / "disk/log"
+    other.mkdir(parents=True)
+    (other / "0").write_text("old")
+    (store / "commitlog").symlink_to("../disk/log")
+    aside = put_aside(store, 1)
+    assert (aside / "commitlog/0").read_text() == "old"
+    assert (store / "commitlog").is_symlink() and names(store / "commitlog") == []
+    assert (store / "commitlog").resolve() == tmp_path / "disk/log.1"
