@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rmqha.client import sync
 from rmqha.host.access.shared_secret import make_secret_file
 from tests.interop.lab.group import TIMEOUT_S, is_master, logs_are_equal, whole_set
 from tests.interop.lab.lab import Lab
@@ -79,3 +80,51 @@ def test_the_death_of_the_leading_controller_deposes_nobody(lab: Lab) -> None:
     assert producer.wait(TIMEOUT_S) == 0, producer.tail()
     whole_set(lab, *nodes)
     assert lab.master() == nodes[0].address
+
+
+def test_controllers_that_stand_still_die_or_lose_their_disks_hold_up_no_group(lab: Lab) -> None:
+    """Three of Apache's controllers. Their leader stands still and still takes connections; meanwhile the master dies.
+    Later a follower comes back without its data, and the leader dies, and so does the new master."""
+    lab.start_java_controllers(3)
+    keys = {"brokerRole": "SYNC_MASTER", "allAckInSyncStateSet": "true", "haMode": "ap", **PATIENT}
+    first, second = lab.our_broker("first", **keys), lab.our_broker("second", **keys)
+    lab.run(first)
+    is_master(lab, first)
+    lab.run(second)
+    whole_set(lab, first, second)
+    with sync.Producer(lab.name_server) as producer:
+
+        def sends() -> None:
+            for number in range(10):
+                producer.send(TOPIC, b"%d" % number, timeout_ms=int(TIMEOUT_S * 1000), require_ok=True)
+
+        sends()
+        still = lab.controller_leader()
+        lab.controllers[still].pause()
+        sends()
+        until("another controller leads", lambda: bool(lab.controller_leader()), TIMEOUT_S)
+        first.running.kill()
+        is_master(lab, second)
+        sends()
+        lab.controllers[still].resume()
+        lab.run(first)
+        whole_set(lab, first, second)
+        assert lab.master() == second.address, "who led before it stood still has deposed nobody"
+
+        leader = lab.controller_leader()
+        emptied = next(address for address in lab.controllers if address != leader)
+        lab.restart_controller(emptied, emptied=True)
+        whole_set(lab, first, second)
+        gone = lab.controller_leader()
+        lab.controllers[gone].kill()
+        sends()
+        until("another controller leads", lambda: bool(lab.controller_leader()), TIMEOUT_S)
+        assert lab.master() == second.address
+        second.running.kill()
+        is_master(lab, first)
+        sends()
+        lab.restart_controller(gone)
+        lab.run(second)
+        whole_set(lab, first, second)
+        assert lab.master() == first.address
+    logs_are_equal(first, second, least_bytes=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,6 +97,8 @@ class Lab:
         self._next_port = base + 10  # a broker also takes its port - 2 and + 1
         self.controllers: dict[str, Process] = {}
         """Controllers that are no part of the name server, by address."""
+        self._controller_commands: dict[str, tuple[str, list[str]]] = {}
+        """Name and command line of each."""
         self.security: dict[str, str] = {}
         """Keys that all servers of ours get."""
         self.controller_keys: dict[str, str] = {}
@@ -160,7 +163,8 @@ class Lab:
                 "controllerStorePath": str(self.scratch / f"controller-{number}"),
             }
             config = write_properties(self.scratch / f"controller-{number}.conf", properties)
-            self.controllers[address] = self.start(f"controller-{number}", command(config))
+            self._controller_commands[address] = f"controller-{number}", command(config)
+            self.controllers[address] = self.start(*self._controller_commands[address])
         self.controller = ";".join(addresses)
         config = write_properties(
             self.scratch / "namesrv.conf",
@@ -170,9 +174,20 @@ class Lab:
         until("the name server listens", lambda: accepts(self.name_server), START_TIMEOUT_S, process)
         until("a controller leads", lambda: bool(self.controller_leader()), START_TIMEOUT_S)
 
+    def restart_controller(self, address: str, *, emptied: bool = False) -> None:
+        """Kill a controller, and start it again with its data or without."""
+        name, command = self._controller_commands[address]
+        self.controllers[address].kill()
+        if emptied:
+            shutil.rmtree(self.scratch / name)
+        self.controllers[address] = self.start(name, command)
+        until(f"{name} listens", lambda: accepts(address), START_TIMEOUT_S, self.controllers[address])
+
     def controller_leader(self) -> str:
-        """Address of the controller that says that it leads, "" if none does."""
+        """Address of the controller that says that it leads, "" if none does. One that stands still is not asked."""
         for address in self.controller.split(";"):
+            if address in self.controllers and self.controllers[address].is_paused:
+                continue
             reply = call(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
             if reply is not None and reply.ext.get("controllerLeaderAddress") == address:
                 return address

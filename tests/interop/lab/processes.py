@@ -28,6 +28,7 @@ class Process:
 
     def __init__(self, name: str, command: list[str], directory: Path, *, takes_input: bool = False) -> None:
         directory.mkdir(parents=True, exist_ok=True)
+        self.is_paused = False
         self.name = name
         self.output = directory / f"{name}.out"
         self.log = directory / f"{name}.log"
@@ -76,6 +77,15 @@ class Process:
         self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
+
+    def pause(self) -> None:
+        """SIGSTOP: its connections stay, and nothing is answered."""
+        self._process.send_signal(signal.SIGSTOP)
+        self.is_paused = True
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+        self.is_paused = False
 
     def stop(self) -> int:
         """SIGTERM and wait; the exit code."""
