@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqha.ha.action import AckStatus, Action, OpenHa, SendHa
+from rmqha.ha.action import AckStatus, Action, CloseHa, OpenHa, SendHa
 from rmqha.ha.log_writes import STUCK_AFTER_MS, WAITS_FOR_DISK, LogWrites
 from rmqha.ha.stream.client import MAX_KEPT_BYTES, HaClient
 from rmqha.ha.stream.replication_client import ClientState
@@ -187,6 +187,22 @@ def test_a_connection_that_ends_meanwhile_leaves_the_cut_and_no_more(how: str) -
     assert isinstance(dial, OpenHa)
 
 
+def test_what_a_connection_sent_while_the_disk_hung_is_not_read_in_the_next() -> None:
+    client, log, writer, conn_id = slave((TWO, 0, 600))
+    writer.hangs = True
+    client.received(0, conn_id, handshake((FORK, 0, 400)))
+    client.received(0, conn_id, transfer(400, b"a" * 10, FORK))
+    client.leave("its master has moved")
+    (dial,) = client.follow(5, "127.0.0.1:2")
+    assert isinstance(dial, OpenHa)
+    client.opened(5, dial.conn_id)
+    client.received(5, dial.conn_id, handshake((FORK, 0, 410)))
+    writer.end()
+    actions = client._writes.written(10) + client.written(10)
+    assert not [item for item in actions if isinstance(item, CloseHa)]
+    assert (client.state, len(log.data)) == (ClientState.FOLLOWING, 400)
+
+
 def test_a_log_that_only_goes_on_waits_for_nothing() -> None:
     """The way of every slave after an election."""
     for epochs, waits in ((ONE, False), (TWO, False), (FORK, True)):
@@ -263,10 +279,11 @@ def test_news_of_a_later_epoch_waits_and_is_asked_for() -> None:
     group.elect(2)
     assert group[3].replica.is_writing
     group.elect(1)
-    group.run(1000)
+    group.run(10)
     assert group[3].replica.epoch == 1 and group[3].log.highest_epoch == 1
     writer.hangs = False
     end(group, 3, writer)
+    assert group[3].replica.epoch == 3, "the next heartbeat's answer would tell it too, much later"
     group.run(1000)
     assert (group[3].replica.epoch, group[3].log.highest_epoch, group[3].replica.is_following) == (3, 3, True)
 

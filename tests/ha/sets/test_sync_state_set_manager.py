@@ -232,6 +232,29 @@ def test_an_answer_to_an_earlier_proposal_says_nothing_of_the_present_one() -> N
     assert manager.state.proposed is None
 
 
+def test_a_new_mastership_waits_for_no_answer_of_the_last() -> None:
+    """The answer, should it come, is about an epoch that is over."""
+    link: Any = AskedLink()
+    manager = SyncStateSetManager(BrokerConfig(), MemoryLog(), link, RecordingTracer(), lambda slave_id: True)
+    manager.begin(0, ONE, Epoch(1), (ONE, TWO), 1, resumed=False)
+    manager.maintain(1000, [])
+    manager.begin(1100, ONE, Epoch(2), (ONE, TWO), 2, resumed=False)
+    manager.maintain(2000, [])
+    assert link.asked == [(ONE,), (ONE,)]
+    manager.replied(2010, 1, Command(ResponseCode.CONTROLLER_BROKER_NOT_ALIVE))
+    assert manager.state.proposed == (ONE,)
+
+
+def test_a_master_gives_its_members_time_to_connect() -> None:
+    link: Any = AskedLink()
+    manager = SyncStateSetManager(BrokerConfig(), MemoryLog(), link, RecordingTracer(), lambda slave_id: True)
+    manager.begin(10_000, ONE, Epoch(1), (ONE, TWO), 1, resumed=False)
+    manager.maintain(10_000 + DISCONNECT_GRACE_MS - 1, [])
+    assert link.asked == []
+    manager.maintain(10_000 + DISCONNECT_GRACE_MS, [])
+    assert link.asked == [(ONE,)]
+
+
 def test_a_refusal_does_not_end_what_was_proposed_before_and_has_no_answer() -> None:
     """The lost request may be on its way still: who it lets in is waited for until a newer set shows how it ended."""
     link: Any = AskedLink()

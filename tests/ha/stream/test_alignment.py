@@ -95,6 +95,20 @@ def test_a_fork_at_the_very_start_is_set_aside_if_nothing_was_ever_confirmed() -
     assert found.verdict is AlignmentVerdict.RESTART
 
 
+def test_a_fork_where_the_log_begins_is_cut() -> None:
+    """What stood in front of it has been removed here, and both agree on that."""
+    found = align(
+        history(e1=0, e2=1000),
+        PhyOffset(1000),
+        PhyOffset(1500),
+        history(e1=0, e3=1000),
+        PhyOffset(1200),
+        slave_confirm=PhyOffset(1000),
+        keep_confirmed=True,
+    )
+    assert (found.verdict, found.end_offset, found.cut_bytes) == (AlignmentVerdict.FOLLOW, 1000, 500)
+
+
 def test_no_cut_below_the_floor() -> None:
     found = align(
         history(e1=0),

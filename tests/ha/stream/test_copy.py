@@ -6,6 +6,7 @@ from typing import Any
 
 from rmqha.ha.action import SendLog
 from rmqha.ha.stream.copy_progress import CopyProgress
+from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.offset import PhyOffset
 from tests.ha.group import Group, Node, started
 
@@ -91,6 +92,31 @@ def test_transfers_are_small_enough_to_be_even() -> None:
     group.run(2000)
     assert len(sizes) > 20
     assert max(sizes) == 5000
+
+
+def test_a_slave_that_says_nothing_is_dropped_though_it_is_spoken_to() -> None:
+    group = started()
+    assert 3 in group[1].replica.slave_ends()
+    group.cut = {(3, 1)}
+    for _ in range(BrokerConfig().ha_housekeeping_interval // 1000 + 1):
+        group.run(1000)
+    assert 3 not in group[1].replica.slave_ends()
+
+
+def test_where_a_slave_goes_on_is_where_it_ends_though_its_disk_lacks_some_of_it() -> None:
+    """Under SYNC_FLUSH an acknowledgement tells what is synced, and the first one where to send from."""
+    group = started(flush_disk_type="SYNC_FLUSH")
+    group.send(1, b"x" * 1000)
+    group.settle()
+    group.kill(3)
+    group[3].log.synced = 400
+    group.auto_sync = False
+    node = group.restart(3)
+    group.run(100)
+    assert node.replica.is_following and not group[1].replica.slave_ends().get(3)
+    group.auto_sync = True
+    group.run(100)
+    assert group[1].replica.slave_ends()[3] == node.log.max_phy_offset == 1000
 
 
 def test_a_copy_that_ends_half_way_goes_on_where_it_stood() -> None:
