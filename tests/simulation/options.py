@@ -206,6 +206,8 @@ class Options:
     """A controller no longer hears the leading one, and those that do die and are back at once, again and again."""
     snapshot_chunk_bytes: int = 0
     """Of a snapshot on its way from one controller to another; 0: as by default, which no snapshot of a run fills."""
+    raft_segment_bytes: int = 0
+    """Of one file of a controller's log; 0: as by default, which no run fills."""
     change_members_per_mille: int = 0
     """An operator adds a controller to the group, or removes one."""
     turns: bool = False

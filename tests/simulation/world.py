@@ -17,7 +17,7 @@ from tests.simulation.checkers.clients.crosstalk import Crosstalk
 from tests.simulation.checkers.controllers.leaders import Leaders
 from tests.simulation.checkers.controllers.members import Members
 from tests.simulation.checkers.controllers.sessions import Sessions
-from tests.simulation.checkers.controllers.states import States
+from tests.simulation.checkers.controllers.states import States, unfinished
 from tests.simulation.checkers.logs import agreement, growth
 from tests.simulation.checkers.logs.cuts import Cuts
 from tests.simulation.checkers.logs.reports import Reports
@@ -204,6 +204,7 @@ class World:
         made.echo_per_mille = self.options.echo_per_mille
         made.most_entries = self.options.append_entries
         made.chunk_bytes = self.options.snapshot_chunk_bytes
+        made.segment_bytes = self.options.raft_segment_bytes
         if self.options.mixed_releases:
             made.dialect = drawn(prng.child("version"), OF_CONTROLLERS)
         made.stepped = self._controller_stepped
@@ -372,7 +373,8 @@ class World:
     def _missing(self) -> str:
         lacks = (group.missing() for group in self.groups)
         unrouted = (group.missing_routes() for group in self.groups)
-        lack = next(filter(None, lacks), "") or next(filter(None, unrouted), "")
+        open_changes = (unfinished(self.controllers, group.name) for group in self.groups)
+        lack = next(filter(None, (*lacks, *unrouted, *open_changes)), "")
         unlevel = self.options.change_members_per_mille and not lack
         return missing_members(self.controllers) if unlevel else lack
 

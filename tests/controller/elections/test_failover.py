@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from controller.elections.heartbeat import BrokerKey
 from controller.state.event import Cause
 from rmqha.ha.stream.registered import encode_registered
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.offset import BrokerId
+from rmqha.raft.config import RaftConfig
+from rmqha.raft.quorum import identity
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 from tests.controller.harness import GROUP, Broker, Cluster, group_of
@@ -33,6 +36,33 @@ def test_closed_session_of_a_dead_master_elects_at_once() -> None:
         "epoch": 2,
         "cause": "MASTER_DEAD",
     }
+
+
+def test_a_connection_that_stood_for_a_dead_broker_stands_for_nobody() -> None:
+    """Its end, which may come late, is no news of a broker that has come back by another one."""
+    cluster, brokers = group_of(3)
+    cluster.pause(brokers[1])
+    cluster.run(5000)
+    leadership = cluster.leader.machine._leadership
+    assert leadership is not None
+    live = leadership.table.get(BrokerKey(GROUP, BrokerId(2)))
+    assert live is not None and (live.alive, live.session_id) == (False, None)
+    assert brokers[1].session_id not in leadership.table._sessions
+
+
+def test_a_change_that_the_log_refused_is_taken_when_it_is_asked_for_again() -> None:
+    """The controllers' leadership is handed to who lacks entries and never comes: nothing is proposed until that is
+    given up, by the same leader."""
+    cluster, _ = group_of(3, node_count=3)
+    leader = cluster.leader
+    lagging = next(node for node in cluster.nodes.values() if node is not leader)
+    cluster.kill(lagging)
+    assert cluster.alter([1, 2]).code == ResponseCode.SUCCESS
+    assert leader.machine._raft.transfer_leadership(cluster.now_ms, identity(lagging.node_id, lagging.incarnation))
+    assert cluster.alter([1, 2, 3]).code == ResponseCode.CONTROLLER_NOT_LEADER
+    cluster.run(3 * RaftConfig().election_timeout_ms)
+    assert cluster.leader is leader
+    assert cluster.alter([1, 2, 3]).code == ResponseCode.SUCCESS
 
 
 def test_silence_after_a_closed_session_is_death() -> None:

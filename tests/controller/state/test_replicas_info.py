@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.state.answers import master_ext
-from controller.state.event import BrokersCleaned, Cause, Event, MasterElected, MemberRemoved, SyncStateSetAltered
+from controller.state.event import (
+    BrokerIdApplied,
+    BrokersCleaned,
+    Cause,
+    Event,
+    MasterElected,
+    MemberRemoved,
+    SyncStateSetAltered,
+)
 from controller.state.image import ImageWriter, decode_image, encode_image
 from controller.state.replicas_info import BrokerGroup, ElectionRecord, ReplicasInfo
 from rmqha.model.error import StoreError
@@ -64,6 +72,23 @@ def test_a_set_changes_only_under_its_epoch(events: list[Event]) -> None:
         for group in info.groups.values():
             key = (group.broker_name, group.sync_state_set_epoch)
             assert seen.setdefault(key, sorted(group.sync_state_set)) == sorted(group.sync_state_set)
+
+
+def test_who_lost_power_is_neither_a_member_nor_eligible() -> None:
+    """Ruling 3: the eligible ones may be elected as members may."""
+    info = ReplicasInfo()
+    info.groups["g"] = make_group(sync_state_set=(1,), eligible=(2, 3))
+    info.apply(MemberRemoved("g", BrokerId(3)))
+    group = info.groups["g"]
+    assert (group.electable_ids, group.unclean_ids) == ((1, 2), (3,))
+
+
+def test_an_id_that_comes_late_lowers_no_next_one() -> None:
+    """Replicas of a new group, or under controllers that have lost their disk, bring their ids in any order."""
+    info = ReplicasInfo()
+    for number in (3, 1, 2):
+        info.apply(BrokerIdApplied("c", "g", BrokerId(number), f"127.0.0.1:{number}", f"code-{number}"))
+        assert info.groups["g"].next_broker_id == 4
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from rmqha.ha.action import AckStatus
+from rmqha.ha.action import AckStatus, CallController
 from rmqha.model.code import RequestCode
 from tests.ha.group import Group, Node, started
 
@@ -143,3 +143,16 @@ def test_old_news_make_no_master_go_by_fewer_replicas() -> None:
     controller.total_replicas = 3
     group.run(1100)
     assert master.state(group.now_ms).total_replicas == 3
+
+
+def test_of_two_answers_to_earlier_calls_neither_lowers_the_number_of_replicas() -> None:
+    """Both calls were made before one was answered: which of the answers is the newer one is not known."""
+    group = started(3)
+    master, (ext, body) = group[1].replica, group.controller.group()
+    master.role_doubted(group.now_ms)
+    master.disk_probed(group.now_ms, "it is slow")
+    first, second = (item for item in master.actions() if isinstance(item, CallController))
+    for call, told in ((first, 5), (second, 3)):
+        answer = call.command.reply(ext=ext | {"totalReplicas": str(told)}, body=body)
+        master.controller_replied(group.now_ms, call.call_id, answer)
+        assert master.state(group.now_ms).total_replicas == 5

@@ -8,7 +8,7 @@ from functools import partial
 
 from controller.config import ControllerConfig
 from controller.machine import ControllerMachine
-from controller.quorum.raft_log import DurableRaftLog
+from controller.quorum.raft_log import SEGMENT_BYTES, DurableRaftLog
 from controller.state.action import Notify, Probe, Reply, SaveConfig, SendRaft, WriteSnapshot
 from rmqha.model.code import RequestCode
 from rmqha.model.error import StoreError
@@ -64,6 +64,8 @@ class ControllerProcess(DiskProcess):
         """Of one append; 0: as by default."""
         self.chunk_bytes = 0
         """Of a snapshot on its way; 0: as by default."""
+        self.segment_bytes = 0
+        """Of one file of the log; 0: as by default."""
         self.registrations: dict[tuple[str, str, int], int] = {}
         """The place in which the last registration of a broker came by a connection: by group, id and connection."""
 
@@ -81,7 +83,13 @@ class ControllerProcess(DiskProcess):
     def _begin(self) -> None:
         config = self.config
         raft_prng = self._raft_prng.child(str(self.life))
-        self._log = DurableRaftLog(self.disk, config.controller_dleger_self_id, self._tracer, raft_prng.child("log"))
+        self._log = DurableRaftLog(
+            self.disk,
+            config.controller_dleger_self_id,
+            self._tracer,
+            raft_prng.child("log"),
+            segment_bytes=self.segment_bytes or SEGMENT_BYTES,
+        )
         stored = self._log.stored
         usual = RaftConfig.for_timeout(config.election_timeout_ms)
         raft = RaftNode(

@@ -217,6 +217,8 @@ def snapshots(options: Options) -> Options:
         drain_per_mille=150,
         snapshot_after_entries=3,
         snapshot_chunk_bytes={1: 60, 2: 150}.get(options.broker_count, 400),
+        raft_segment_bytes=300,
+        crash_probes=20,
         restart_after_ms=600,
     )
 

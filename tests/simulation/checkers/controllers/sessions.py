@@ -1,6 +1,6 @@
 """A broker speaks to the leading controller by its newest connection: that one alone stands for it, so the end of an
-older one, which may come late, is nobody's (ruling 17). Another takes its place by a registration, not by a heartbeat
-that has been under way for long."""
+older one, which may come late, is nobody's (ruling 17). None stands for who is dead. Another takes its place by a
+registration, not by a heartbeat that has been under way for long."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ class Sessions:
                     raise InvariantError(
                         f"{controller.host}: connection {session_id} stands for {key}, whose newest one is {newest}"
                     )
+                if not live.alive:
+                    raise InvariantError(f"{controller.host}: connection {session_id} stands for {key}, which is dead")
                 found[key] = session_id
         before = self._known.get(controller.host)
         self._known[controller.host] = leadership, found

@@ -4,6 +4,7 @@ epoch, a master epoch never falls. A rule that needs a field after the next elec
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from zlib import crc32
 
 from controller.state.image import encode_image
@@ -50,6 +51,7 @@ class States:
             key = controller.host, controller.life, name
             before = self._sets.get(key)
             self._sets[key] = now
+            _verify_members(controller, group)
             drained, self._drained[key] = self._drained.get(key, ()), tuple(map(int, group.drained_ids))
             if by_one and before is not None and now[2] != before[2] and len(self._drained[key]) > len(drained):
                 _verify_drain(controller, group, before[2])
@@ -71,3 +73,35 @@ def _verify_drain(controller: ControllerProcess, group: BrokerGroup, before: tup
             f"{controller.host}: {group.broker_name} is drained from {before} to {group.sync_state_set}, and a send"
             f" needs {needed}"
         )
+
+
+def _verify_members(controller: ControllerProcess, group: BrokerGroup) -> None:
+    """Who has lost its power, or has an older disk, is not electable (ruling 3), and no id is given twice."""
+    unclean = set(group.unclean_ids) & set(group.electable_ids)
+    if unclean:
+        raise InvariantError(
+            f"{controller.host}: {sorted(unclean)} of {group.broker_name} are unclean, and may be elected of"
+            f" {group.sync_state_set} and {group.eligible}"
+        )
+    if group.replicas and group.next_broker_id <= max(group.replicas):
+        raise InvariantError(
+            f"{controller.host}: {group.broker_name} has the replicas {sorted(group.replicas)}, and the next id is"
+            f" {group.next_broker_id}"
+        )
+
+
+def unfinished(controllers: Sequence[ControllerProcess], name: str) -> str:
+    """A change of a group that the leading controller does not bring to its end, or ""."""
+    for controller in controllers:
+        leadership = controller.machine._leadership
+        group = controller.machine.info.group(name)
+        if leadership is None or group is None:
+            continue
+        if group.next_total_replicas:
+            return (
+                f"{controller.host}: {name} goes over from {group.total_replicas} to {group.next_total_replicas}"
+                " replicas and does not get there"
+            )
+        if name in leadership._busy:
+            return f"{controller.host} waits for a change of {name} that does not come"
+    return ""
