@@ -69,6 +69,13 @@ def test_an_entry_that_was_replaced_while_it_was_written_is_not_durable() -> Non
     assert log.durable_index == 3
 
 
+def test_what_takes_the_place_of_durable_entries_is_not_durable_yet() -> None:
+    log = log_of([1, 1, 1])
+    assert log.durable_index == 3
+    log.replace_from((Entry(RaftIndex(2), Term(2)), Entry(RaftIndex(3), Term(2))))
+    assert (log.last_index, log.durable_index) == (3, 1)
+
+
 def test_an_entry_that_came_back_is_durable_only_when_it_is_written_again() -> None:
     log = log_of([1])
     again = Entry(RaftIndex(2), Term(2))

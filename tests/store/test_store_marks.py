@@ -77,6 +77,23 @@ def test_a_log_that_is_given_up_leaves_no_progress() -> None:
     assert progress.position == 0
 
 
+def test_what_a_cut_took_is_in_no_save_behind_it() -> None:
+    """A save records what was dispatched last, which a cut lowers even if nothing is dispatched after it."""
+    disk = sim_disk()
+    store = filled(disk)
+    commit_all(store)
+    end_offset = store.max_phy_offset
+    kept = PhyOffset(int(store.append(message(99), 99).phy_offset))
+    assert kept >= end_offset
+    commit_all(store)
+    store.truncate(kept)
+    store.end_write()
+    checkpoint, progress = CheckpointFile(disk), ProgressFile(disk)
+    checkpoint.load()
+    assert progress.load(checkpoint.value) == []
+    assert progress.position == kept
+
+
 def test_a_log_that_lost_confirmed_bytes_is_unclean() -> None:
     disk = sim_disk()
     store = filled(disk)

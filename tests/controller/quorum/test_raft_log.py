@@ -211,6 +211,20 @@ def test_a_frame_of_which_others_have_heard_is_no_torn_write_however_it_looks(lo
         open_log(disk, segment_bytes=4000)
 
 
+def test_a_segment_goes_only_when_a_snapshot_covers_all_of_it() -> None:
+    disk = SimDisk(SimPrng(1))
+    log = open_log(disk)
+    for index in range(1, 31):
+        log.persist(ready(HardState(Term(1), "n1"), new=entries(index, 1)))
+    before = len(disk.list("raft"))
+    for index in range(1, 31):
+        log.persist(ready(compaction=snapshot(index)))
+        seen = open_log(disk.copy(SimPrng(2))).stored
+        assert seen.snapshot is not None and seen.snapshot.index == index
+        assert [entry.index for entry in seen.entries] == list(range(index + 1, 31))
+    assert len(disk.list("raft")) < before
+
+
 def test_the_last_segment_that_is_gone_is_missed() -> None:
     disk = SimDisk(SimPrng(1))
     log = open_log(disk)

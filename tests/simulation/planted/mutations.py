@@ -64,6 +64,7 @@ from rmqha.store.store import Store
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
 from tests.simulation.planted.delay_mutations import DELAY_MUTATIONS, POP_MUTATIONS
+from tests.simulation.planted.edits.small import SMALL_MUTATIONS, SMALL_UNSEEN
 from tests.simulation.planted.group_mutations import GROUP_MUTATIONS
 from tests.simulation.planted.moment_mutations import MOMENT_MUTATIONS, MOMENT_UNSEEN
 from tests.simulation.planted.outsider_mutations import OUTSIDER_MUTATIONS, OUTSIDER_UNSEEN
@@ -621,6 +622,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     **OUTSIDER_MUTATIONS,
     **STATE_MUTATIONS,
     **PROMISE_MUTATIONS,
+    **SMALL_MUTATIONS,
     "one vote elects a leader (Raft)": lambda: patch.object(Configuration, "won", _leads_alone),
     "votes are forgotten (Raft)": lambda: patch.object(Core, "set_hard_state", _one_vote_is_forgotten),
     "one copy commits (Raft)": lambda: patch.object(
@@ -634,6 +636,7 @@ UNSEEN: dict[str, Callable[[], Any]] = {
     **OUTSIDER_UNSEEN,
     **SHELL_UNSEEN,
     **STATE_UNSEEN,
+    **SMALL_UNSEEN,
     "marks do not say where to begin": lambda: patch.object(
         transaction_service, "parse_waiting_from", lambda record: None
     ),

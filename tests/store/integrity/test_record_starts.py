@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rmqha.host.disk import HostDisk
+from rmqha.model.error import DamagedError
 from rmqha.model.message import encode_properties
 from rmqha.model.offset import PhyOffset
 from rmqha.store.config import StoreConfig
@@ -102,6 +103,18 @@ def test_a_cut_forgets_what_was_passed_over() -> None:
     store.truncate(PhyOffset(starts[10]))
     later = [int(store.append(message(body=b"a" * 51), 1).phy_offset) for _ in range(3 * LANDMARK_COUNT)]
     assert [start for start in starts[11:] if store.verified_record_at(start)] == sorted({*starts[11:]} & {*later})
+    assert all(store.verified_record_at(start) for start in later)
+
+
+def test_a_log_that_is_given_up_leaves_nothing_known() -> None:
+    """Another stands at the same offsets: its records begin elsewhere, and none of them is damaged."""
+    store = open_store(sim_disk(), WIDE)
+    starts = [int(store.append(message(body=b"a" * 50), 1).phy_offset) for _ in range(3 * LANDMARK_COUNT)]
+    assert store.verified_record_at(starts[-1]) is not None
+    store.damage.found(DamagedError("it has rotted", starts[1]))
+    store.restart_at(PhyOffset(0))
+    assert store.damage.records() == []
+    later = [int(store.append(message(body=b"a" * 51), 1).phy_offset) for _ in range(3 * LANDMARK_COUNT)]
     assert all(store.verified_record_at(start) for start in later)
 
 

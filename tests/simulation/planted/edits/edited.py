@@ -1,7 +1,6 @@
 """Planted bugs as edits of one function's text: a line or two, as a slip of the hand would leave them."""
 
 from __future__ import annotations
-
 import __future__
 
 import inspect
