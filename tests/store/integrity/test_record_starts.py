@@ -113,7 +113,7 @@ def test_a_log_that_is_given_up_leaves_nothing_known() -> None:
     assert store.verified_record_at(starts[-1]) is not None
     store.damage.found(DamagedError("it has rotted", starts[1]))
     store.restart_at(PhyOffset(0))
-    assert store.damage.records() == []
+    assert store.damage.records == []
     later = [int(store.append(message(body=b"a" * 51), 1).phy_offset) for _ in range(3 * LANDMARK_COUNT)]
     assert all(store.verified_record_at(start) for start in later)
 
