@@ -152,8 +152,9 @@ def test_a_revive_queue_gives_what_no_acknowledgement_names(entries: list[tuple[
 def test_a_revive_queue_that_is_read_from_what_is_worked_off_has_the_same_open_messages(
     entries: list[tuple[bool, int, int]],
 ) -> None:
-    """Whichever replica leads next."""
+    """Whichever replica leads next, and however long ago it heard how far the queue is worked off."""
     read: list[CheckPoint | Ack] = []
+    begins = set[int]()
     queue = ReviveQueue(0)
     for is_checkpoint, start, step in entries:
         if is_checkpoint:
@@ -164,11 +165,12 @@ def test_a_revive_queue_that_is_read_from_what_is_worked_off_has_the_same_open_m
             entry = Ack("T", "g", 0, start, 1, "b", (start + step,))
         read.append(entry)
         queue.read(entry, 1 + start)
-        begin = queue.worked_off_offset
-        again = ReviveQueue(begin)
-        for item in read[begin:]:
-            again.read(item, 1 + item.start_offset)
-        assert opened(again) == opened(queue)
+        begins.add(queue.worked_off_offset)
+        for begin in begins:
+            again = ReviveQueue(begin)
+            for item in read[begin:]:
+                again.read(item, 1 + item.start_offset)
+            assert opened(again) == opened(queue)
 
 
 def opened(queue: ReviveQueue) -> dict[int, set[int]]:
@@ -260,3 +262,20 @@ def test_what_timers_deliver_twice_says_nothing_until_they_do_not() -> None:
     again = CheckPoint("T", "G", 0, 5, 1000, 900, "b", (5,), put_times=1)
     queue.read(again, 1900)  # put back since its message could not be read
     assert [point.checkpoint for point in queue.points()] == [again]
+
+
+def test_a_queue_in_order_is_free_when_the_last_of_its_open_messages_comes_again() -> None:
+    info = OrderInfo.given(None, "one", 1000, 500, (3, 4), 1000)
+    assert info.delay(4, 1000, 9000)
+    assert (info.free_ms(), info.blocks("two", 1600), info.blocks("two", 9000)) == (9000, True, False)
+
+
+def test_clients_that_name_no_attempt_wait_for_each_other() -> None:
+    info = OrderInfo.given(None, None, 1000, 500, (3,), 1000)
+    assert (info.blocks(None, 1499), info.blocks(None, 1500)) == (True, False)
+
+
+def test_another_time_in_order_is_of_the_last_pop_alone() -> None:
+    info = OrderInfo.given(None, "one", 1000, 500, (3,), 1000)
+    assert not info.delay(3, 999, 9000) and not info.delay(4, 1000, 9000)
+    assert info.free_ms() == 1500

@@ -316,6 +316,20 @@ async def test_a_request_that_was_passed_on_is_not_passed_on_again(story: Story,
     assert not story.forwarder.hold(story.client, [command])
 
 
+async def test_a_send_waits_behind_those_of_its_connection_that_are_held(
+    story: Story, autojump_clock: MockClock
+) -> None:
+    story.replica.hands_over = True
+    assert story.send(1)
+    await trio.lowlevel.checkpoint()
+    story.replica.hands_over = False
+    assert story.send(2), "the first one has not been taken yet"
+    assert not story.send(3, client=Client()), "another connection's has nothing to wait for"
+    await trio.sleep(0.1)
+    assert story.admitted == [1, 2]
+    assert not story.send(4)
+
+
 async def test_a_oneway_send_gets_no_answer(story: Story, autojump_clock: MockClock) -> None:
     story.switch()
     assert story.send(1, flag=FLAG_ONEWAY)

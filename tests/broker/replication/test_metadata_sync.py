@@ -652,6 +652,33 @@ async def test_delay_offsets_do_not_come_after_a_switch_that_a_write_waited_thro
     assert slave.core.delay_offsets.version == master.delay_offsets.version, "it was taken before, while it was true"
 
 
+async def test_topics_do_not_come_after_a_switch_that_a_write_waited_through(slave: Slave, line: Line) -> None:
+    follower = slave.sync.follower
+    async with slave.following():
+        await slave.until_level()
+    line.broker.core.topics.create_internal("More", 1)
+    asked_count = len(line.codes)
+
+    async def write(write: Callable[[Any], None], data: Any) -> None:
+        slave.master = None
+
+    with patch.object(follower, "_saves_offsets", True), patch.object(follower._awaits, "write", write):
+        await follower.follow(MASTER)
+    assert len(line.codes) == asked_count + 1 and slave.master is None
+    assert slave.core.topics.get("More") is None
+
+
+async def test_removed_offsets_are_on_a_slaves_disk_before_it_says_so(slave: Slave, line: Line) -> None:
+    """All replicas may be killed then, and whoever leads knows nothing of the group any more."""
+    async with slave.following():
+        await slave.until_level()
+        for _ in line.broker.core.offsets.remove_group("G"):
+            pass
+        await slave.until_offsets_are_told()
+    assert slave.core.offsets.query("G", "T", 0) is None
+    assert slave.core.offsets.unsaved() is None
+
+
 async def test_delay_offsets_that_are_ahead_are_told_again_after_a_break(slave: Slave, line: Line) -> None:
     """The master may have been killed and have lost what they count on."""
     async with slave.following():

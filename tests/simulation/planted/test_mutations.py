@@ -418,6 +418,48 @@ DIRECTED = {
     "old files of a log that is given up still go": "tests/store/test_trim.py"
     "::test_a_replaced_log_takes_its_leaving_files_along",
     "a backup outlives a cut of the epochs": "tests/store/meta/test_epoch_file.py::test_the_backup_is_always_a_prefix",
+    "removed offsets stay in the file": "tests/broker/replication/test_metadata_sync.py"
+    "::test_removed_offsets_are_on_a_slaves_disk_before_it_says_so",
+    "tables of the last master are taken after a switch": "tests/broker/replication/test_metadata_sync.py"
+    "::test_topics_do_not_come_after_a_switch_that_a_write_waited_through",
+    "what stands in front of its checkpoint is worked off": "tests/broker/pop/test_model.py"
+    "::test_a_revive_queue_that_is_read_from_what_is_worked_off_has_the_same_open_messages",
+    "acknowledgements that wait are worked off": "tests/broker/pop/test_model.py"
+    "::test_a_revive_queue_that_is_read_from_what_is_worked_off_has_the_same_open_messages",
+    "nobody says that copies are stored": "tests/broker/pop/test_pop.py"
+    "::test_a_new_master_whose_clock_is_behind_changes_no_time_that_was_over",
+    "a queue in order is free with its first message": "tests/broker/pop/test_model.py"
+    "::test_a_queue_in_order_is_free_when_the_last_of_its_open_messages_comes_again",
+    "clients without an attempt share one": "tests/broker/pop/test_model.py"
+    "::test_clients_that_name_no_attempt_wait_for_each_other",
+    "another time in order is of any pop": "tests/broker/pop/test_model.py"
+    "::test_another_time_in_order_is_of_the_last_pop_alone",
+    "a commit of a lost tail counts": "tests/broker/requests/test_pull.py"
+    "::test_a_consumer_that_has_read_of_a_lost_tail_passes_nothing_over",
+    "a pull that is due later in its tick waits for ever": "tests/broker/requests/test_pull.py"
+    "::test_each_pull_is_told_when_its_own_time_is_up",
+    "pulls that are over still count": "tests/broker/requests/test_pull.py"
+    "::test_a_held_pull_wakes_with_the_message_it_wants",
+    "pulls of a closed connection stay": "tests/broker/requests/test_pull.py::test_commit_flag_and_closed_channel",
+    "a send overtakes those that are held": "tests/broker/replication/test_forward.py"
+    "::test_a_send_waits_behind_those_of_its_connection_that_are_held",
+    "bytes of held sends are never given back": "tests/broker/replication/test_forward.py"
+    "::test_the_bytes_of_what_is_held_are_bounded_too",
+    "a name server keeps the old epoch of whom it was told": "tests/nameserver/test_route_info.py"
+    "::test_news_that_are_old_change_nothing",
+    "a displaced broker stays alive": "tests/nameserver/test_route_info.py::test_a_new_master_replaces_the_old_one",
+    "a pause of a name server is the brokers' silence": "tests/nameserver/test_route_info.py"
+    "::test_a_pause_of_the_name_server_is_nobodys_silence",
+    "a refusal behind the write leaves no copy": "tests/client/producers/test_producer.py"
+    "::test_retriable_codes_are_retried",
+    "a weaker answer leaves no copy": "tests/client/producers/test_producer.py"
+    "::test_stored_but_not_safe_is_a_status_or_with_require_ok_a_retry",
+    "a lost connection leaves no copy": "tests/client/producers/test_producer.py"
+    "::test_each_try_that_may_have_been_stored_counts_as_a_copy",
+    "a pinned message goes anywhere": "tests/client/producers/test_producer.py"
+    "::test_an_unordered_send_moves_to_another_group_and_an_ordered_one_waits_for_its_own",
+    "a new master gives the last message again": "tests/broker/pop/test_pop.py"
+    "::test_a_new_master_whose_clock_is_behind_changes_no_time_that_was_over",
 }
 """Name of a bug that no run finds to the test that does."""
 _PLANT_AND_TEST = """

@@ -14,9 +14,17 @@ from controller.elections.leadership import Leadership
 from controller.quorum.raft_log import DurableRaftLog
 from controller.state import replicas_info
 from controller.state.replicas_info import ReplicasInfo
+from nameserver.route_info import RouteTable
+from rmqha.broker.pop.order_info import OrderInfo
 from rmqha.broker.pop.positions import PopPositions
+from rmqha.broker.pop.recovery import PopRecovery
+from rmqha.broker.pop.revive import ReviveService
+from rmqha.broker.pop.revive_queue import ReviveQueue
+from rmqha.broker.replication.forward import SendForwarder
+from rmqha.broker.requests.pull import PullProcessor
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.metadata_follower import MetadataFollower
+from rmqha.client.producers.producer import Producer
 from rmqha.ha.ack import AckQueue
 from rmqha.ha.controller_client import ControllerClient
 from rmqha.ha.replica import Replica
@@ -174,13 +182,79 @@ TABLES: dict[str, Callable[[], Any]] = {
         "follow",
         ("            self._begin()  # it may have been killed and be back, with older tables\n", ""),
     ),
+    "removed offsets stay in the file": edit(MetadataFollower, "_save_offsets", (" or change.offset is None", "")),
+    "tables of the last master are taken after a switch": edit(
+        MetadataFollower,
+        "_take",
+        ("if changes is None or self._master() != master:", "if changes is None:"),
+    ),
 }
 POPS: dict[str, Callable[[], Any]] = {
     "a pop leaves the order that it follows": edit(
         PopPositions, "raise_by_pop", ("        self._offsets.take_reset(*_of(place))", "        pass")
     ),
+    "what stands in front of its checkpoint is worked off": edit(
+        ReviveQueue, "worked_off_offset", ("if first < found <= last:", "if False:")
+    ),
+    "acknowledgements that wait are worked off": edit(
+        ReviveQueue, "worked_off_offset", ("(self._points, self._orphans)", "(self._points,)")
+    ),
+    "nobody says that copies are stored": edit(
+        ReviveService, "_revive", ("            if stored_offsets:", "            if False:")
+    ),
+    "a queue in order is free with its first message": edit(OrderInfo, "free_ms", ("return max(", "return min(")),
+    "clients without an attempt share one": edit(OrderInfo, "blocks", ("self.attempt_id is not None and ", "")),
+    "another time in order is of any pop": edit(OrderInfo, "delay", ("pop_ms != self.pop_ms or ", "")),
+    "a new master gives the last message again": edit(
+        PopRecovery, "_raise", ("found.queue_offsets[-1] + 1", "found.queue_offsets[-1]")
+    ),
 }
-CLIENTS: dict[str, Callable[[], Any]] = {}
+CLIENTS: dict[str, Callable[[], Any]] = {
+    "a commit of a lost tail counts": edit(
+        PullProcessor,
+        "process",
+        ("if not is_of_lost_tail(self._log, known, pull.topic, pull.queue_id, committed):", "if True:"),
+    ),
+    "a pull that is due later in its tick waits for ever": edit(
+        PullProcessor, "timeout", ("if due == tick and key in self._holds:", "if False:")
+    ),
+    "pulls that are over still count": edit(PullProcessor, "_forget", ("    self.hold_count -= 1\n", "")),
+    "pulls of a closed connection stay": edit(
+        PullProcessor, "closed", ("lambda hold: hold.channel is channel", "lambda hold: False")
+    ),
+    "a send overtakes those that are held": edit(SendForwarder, "is_holding", ("channel in self._held or ", "")),
+    "bytes of held sends are never given back": edit(
+        SendForwarder, "_drain", ("        self._held_bytes -= size_bytes\n", "")
+    ),
+    "a name server keeps the old epoch of whom it was told": edit(
+        RouteTable,
+        "elected",
+        ("live.version._replace(state_version=max(epoch, live.version.state_version))", "live.version"),
+    ),
+    "a displaced broker stays alive": edit(
+        RouteTable, "_assign_id", ("        del group.live[displaced]", "        pass")
+    ),
+    "a pause of a name server is the brokers' silence": edit(
+        RouteTable, "scan", ("    self._exclude_pause(now_ms)\n", "")
+    ),
+    "a refusal behind the write leaves no copy": edit(
+        Producer, "_judge", ("progress.copies_possible += answer.code not in NOTHING_WRITTEN", "pass")
+    ),
+    "a weaker answer leaves no copy": edit(
+        Producer, "_judge", ("progress.copies_possible += status is not SendStatus.SEND_OK", "pass")
+    ),
+    "a lost connection leaves no copy": edit(
+        Producer,
+        "_ask",
+        (
+            "            progress.failure = error\n            progress.copies_possible += 1\n",
+            "            progress.failure = error\n",
+        ),
+    ),
+    "a pinned message goes anywhere": edit(
+        Producer, "_choose", ("if outgoing.pinned else", "if outgoing.pinned and not avoid else")
+    ),
+}
 
 _ALL = {**HA, **CONTROLLERS, **RAFT, **STORE, **TABLES, **POPS, **CLIENTS}
 _FOUND = frozenset(
