@@ -130,6 +130,8 @@ _BODIES: dict[int, tuple[tuple[str, str], ...]] = {
     RequestCode.SET_MESSAGE_REQUEST_MODE: (("topic", "topic"), ("group", "consumerGroup")),
     RequestCode.AUTH_CREATE_ACL: (("subject", "subject"),),
     RequestCode.AUTH_UPDATE_ACL: (("subject", "subject"),),
+    RequestCode.AUTH_CREATE_USER: (("userType", "userType"), ("userStatus", "userStatus")),
+    RequestCode.AUTH_UPDATE_USER: (("userType", "userType"), ("userStatus", "userStatus")),
 }
 """Requests whose bodies say what they are about: subjects, and the members that name them, before such a field."""
 _LISTS: dict[int, tuple[str, str, str]] = {
@@ -137,6 +139,7 @@ _LISTS: dict[int, tuple[str, str, str]] = {
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: ("group", "groupConfigList", "groupName"),
 }
 """Requests about several: what they are, and where the body names them."""
+_GRANTS = frozenset({RequestCode.AUTH_CREATE_ACL, RequestCode.AUTH_UPDATE_ACL})
 _SHORT_NAMES = frozenset(
     {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
 )
@@ -346,6 +349,8 @@ def about(command: Command, *, trusted: bool) -> tuple[tuple[str, str], ...]:
     if trusted and (listed := _LISTS.get(command.code)) is not None:
         subject, members, name = listed
         found |= _listed(subject, _names_in(bytes(command.body), members, name))
+    if trusted and command.code in _GRANTS and (grants := _grants_in(bytes(command.body))):
+        found |= _listed("grants", grants)
     return tuple(found.items())
 
 
@@ -362,6 +367,21 @@ def _names_in(body: bytes, members: str, name: str) -> list[str]:
     try:
         return [str(item.get(name, "?")) for item in json.loads(body)[members]]
     except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
+        return ["?"]
+
+
+def _grants_in(body: bytes) -> list[str]:
+    """Entries of the policies in a document, as "Allow Pub+Sub Topic:T"; "?" if it is too large or cannot be read."""
+    if len(body) > MAX_BODY_BYTES:
+        return ["?"]
+    try:
+        policies = json.loads(body).get("policies") or []
+        entries = [entry for policy in policies for entry in policy.get("entries") or []]
+        return [
+            f"{entry.get('decision')} {'+'.join(map(str, entry.get('actions') or []))} {entry.get('resource')}"
+            for entry in entries
+        ]
+    except (ValueError, RecursionError, AttributeError, TypeError):
         return ["?"]
 
 

@@ -97,6 +97,12 @@ def test_changes_are_kept_though_allowed_and_tell_no_values_of_keys(tmp_path: Pa
     assert all(line["allowed"] and line["account"] is None for line in lines(tmp_path))
 
 
+GRANTED = [
+    {"policyType": "Custom", "entries": [{"resource": "Topic:*", "actions": ["Pub", "Sub"], "decision": "Allow"}]},
+    {"policyType": "Default", "entries": [{"resource": "Cluster:*", "actions": ["All"], "decision": "Deny"}]},
+]
+
+
 @pytest.mark.parametrize(
     ("command", "about"),
     [
@@ -122,6 +128,15 @@ def test_changes_are_kept_though_allowed_and_tell_no_values_of_keys(tmp_path: Pa
             {"subject": "User:u"},
         ),
         (Command(RequestCode.AUTH_UPDATE_ACL, {"subject": "User:u"}, b'{"policies":[]}'), {"subject": "User:u"}),
+        (
+            Command(RequestCode.AUTH_UPDATE_ACL, {"subject": "User:u"}, json.dumps({"policies": GRANTED}).encode()),
+            {"subject": "User:u", "grants": "Allow Pub+Sub Topic:*,Deny All Cluster:*"},
+        ),
+        (Command(RequestCode.AUTH_CREATE_ACL, {}, b'{"policies":[3]}'), {"subject": "?", "grants": "?"}),
+        (
+            Command(RequestCode.AUTH_CREATE_USER, {"username": "u"}, b'{"userType":"Super","password":"secret"}'),
+            {"username": "u", "userType": "Super", "userStatus": "?"},
+        ),
     ],
 )
 def test_no_field_that_a_request_does_not_need_hides_what_it_is_about(command: Command, about: dict[str, str]) -> None:
