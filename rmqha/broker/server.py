@@ -341,7 +341,7 @@ async def _serve(
         retention = RetentionLoop(core.config, core.retention)
         forwarder = _forwarder(core, client, nursery, clock, tracer)
         shell.begin(loops, link, sync, retention, forwarder, LogThread(nursery, driver.log_written), nursery)
-        ends = QueueMaxOffsetsSync(core.queue_ends, core.store.queue_starts, client)
+        ends = QueueMaxOffsetsSync(core.queue_ends, core.store.queue_min_offsets, client)
         repair = RepairLoop(core.read_repair, core.store.damage, client)
         probe = _probe(core, to_peers, asked)
         nursery.start_soon(_address_watch(core, "namesrvAddr", partial(_name_servers, core), link.follow, tracer).run)

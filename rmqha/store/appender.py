@@ -1,7 +1,6 @@
 """Data plane: a master's own appends: queue offset, store timestamp, record, log.
 
-The one place that gives queue offsets out. The path of a single message is written out flat: it is the send path's
-cost.
+Only this module assigns queue offsets. The path of a single message is written out flat, for it is the cost of a send.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ class EncodedRecords(NamedTuple):
     store_timestamp_ms: int
     """The last one's."""
     blocks: Sequence[DispatchedBlock] = ()
-    """Entries that dispatch would read of them in the log, from the first on; of what these leave it reads them."""
+    """Entries that dispatch would read of them in the log, from the first record on; of the others it reads them."""
 
 
 class Appender:
@@ -308,14 +307,14 @@ class Appender:
             offsets.fresh.add_block(block)
 
     def check(self, messages: Sequence[NewMessage]) -> None:
-        """Raises UsageError if one of these, none of which is an inner batch, cannot be stored."""
+        """Raise UsageError if one of these, none of which is an inner batch, cannot be stored."""
         if self._has_crc:
             self.encode_batch(messages)
         else:
             self._check(messages)
 
     def _check(self, messages: Sequence[NewMessage]) -> None:
-        """Raises UsageError if one cannot be stored in a batch as it is."""
+        """Raise UsageError if one cannot be stored in a batch as it is."""
         for message in messages:
             if (
                 len(message.body) > self._max_message_size
@@ -329,8 +328,8 @@ class Appender:
                 self._field(message.topic)
 
     def encode_batch(self, messages: Sequence[NewMessage], *, are_checked: bool = False) -> EncodedBatch:
-        """Everything of the records that does not depend on where they will stand: for `append_encoded`. Raises
-        UsageError if one message cannot be stored. `are_checked`: they have passed `check`."""
+        """The records, whole but for what depends on their place: for `append_encoded`. Raises UsageError if one
+        message cannot be stored. `are_checked`: they have passed `check`."""
         if self._has_crc:
             messages = [replace(message, properties=with_crc_room(message.properties)) for message in messages]
         if not are_checked:
@@ -427,7 +426,7 @@ class Appender:
         return numbers
 
     def _take_over(self) -> None:
-        """The log has grown by a master's bytes since the last own append: read their queue offsets."""
+        """Read the queue offsets of a master's bytes by which the log has grown since the last own append."""
         try:
             self._log.commit()
         except OSError as error:

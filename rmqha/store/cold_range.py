@@ -1,9 +1,8 @@
 """The part of a store that a pull or a copy reads, if the disk must be waited for. Data plane.
 
-A look through a mapping at a page that is not in memory stops the event loop until the disk has read it, and ends the
+A read through a mapping stops the event loop at a page that is not in memory until the disk has read it, and ends the
 process at a bad sector. So a pull of old messages, and a transfer of them to a slave, first asks the system whether
-they are in memory; if not, a thread reads them as files. A pull then looks at nothing behind the part that was asked
-for.
+they are in memory; if not, a thread reads them as files. A pull then reads nothing behind the part that was asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from rmqha.store.queue.consume_queue import PREFILL_SIZE, UNIT, UNIT_BYTES, Cons
 NEW_BYTES = 64 * 1024 * 1024
 """Bytes at the end of the log, written by this process, that count as being in memory."""
 MAX_COLD_BYTES = 1024 * 1024
-"""Bytes of the log that one pull of old messages looks at, but for a single message that is longer."""
+"""Most bytes of the log that one pull of old messages reads, but for a single message that is longer."""
 
 
 class ColdRange(NamedTuple):
@@ -40,7 +39,7 @@ NO_BOUNDS: Final = Bounds(1 << 62, 1 << 62)
 
 
 def memory_bounds(log: CommitLog, queue: ConsumeQueue, offset: int, count: int) -> Bounds | ColdRange:
-    """The bounds of a pull that looks at `count` entries from `offset` on, or the part that it must wait for."""
+    """The bounds of a pull that reads `count` entries from `offset` on, or the part that it must wait for."""
     units, queue_start = queue.units_view(offset, count), offset * UNIT_BYTES
     if not queue.files.is_in_memory(queue_start, len(units)):
         return ColdRange(queue_start, len(units), 0, 0)

@@ -33,7 +33,7 @@ class StoreConfig:
 
     @property
     def commit_least_bytes(self) -> int:
-        """Bytes in the pool that are committed without anybody's asking."""
+        """Number of bytes in the pool from which on appends commit by themselves."""
         return self.commit_commit_log_least_pages * PAGE_BYTES
 
     @property

@@ -37,7 +37,8 @@ _KNOWN = (
 
 
 def lock(disk: Disk) -> Callable[[], None]:
-    """Take the directory; returns what gives it back. Raises UsageError if it is foreign, not writable or in use."""
+    """Lock the directory and return the function that unlocks it. Raises UsageError if the directory is foreign, not
+    writable or in use."""
     refuse_foreign(disk)
     with usage_errors(disk, LOCK_PATH, "open the store"):
         disk.make_dirs("")

@@ -1,4 +1,4 @@
-"""Data plane: what consumers ask of the queues. Views into the log, no copies.
+"""Data plane: reads of consumers, queue by queue. Answers are views into the log, no copies.
 
 Answers follow RocketMQ's getMessage and PullMessageProcessor (formats.md §16).
 """
@@ -41,7 +41,7 @@ _NO_QUEUE = QueueOffset(0), QueueOffset(0)
 FEW_COUNT = 4
 """Entries that cost no more one by one than a call of the kernel does (12 us)."""
 MAX_FILTERED_COUNT = 2_000
-"""Entries that one pull looks at before it answers RETRY_IMMEDIATELY: a millisecond's work. RocketMQ: 800."""
+"""Entries that one pull checks before it answers RETRY_IMMEDIATELY: a millisecond's work. RocketMQ: 800."""
 
 
 class DiskLimits(NamedTuple):
@@ -56,8 +56,8 @@ NO_DISK_LIMITS: Final = DiskLimits()
 
 
 class PullResult(NamedTuple):
-    """`records` are whole records in the log's own bytes, each by itself or, in a joined pull, those that follow each
-    other in the log as one view. FOUND is SUCCESS (0)."""
+    """Answer to a pull. `records` are whole records in the log's own bytes, each by itself or, in a joined pull, those
+    that follow each other in the log as one view. FOUND is SUCCESS (0)."""
 
     status: ResponseCode
     next_begin_offset: QueueOffset
@@ -67,18 +67,18 @@ class PullResult(NamedTuple):
     remark: str = ""
     """The reason why nothing can be given, for another status than those of RocketMQ's pull."""
     is_repaired_soon: bool = False
-    """Nothing can be given now: the record is damaged, and a replica is asked for it."""
+    """True if nothing can be given now: the record is damaged, and a replica is asked for it."""
     record_count: int = 0
     cold_range: ColdRange | None = None
-    """Nothing can be given now: this part must be read into memory first (`Reader.loader`)."""
+    """Part that must be read into memory before anything can be given (`Reader.loader`); None without one."""
 
 
 MAX_MATCHED_COUNT = 1000
-"""Most messages where each record itself is looked at."""
+"""Most messages of a pull that checks each record itself."""
 
 
 def _most_entries(max_count: int, tags_codes: frozenset[int] | None, matches: RecordPredicate | None) -> int:
-    """Number of entries that a pull looks at, at most."""
+    """Most entries that a pull checks."""
     if tags_codes is not None:
         return max(MAX_FILTERED_COUNT, max_count)
     return max(1, max_count) if matches is None else max(MAX_MATCHED_COUNT, max_count)
@@ -126,7 +126,7 @@ class Reader:
         kernel: BatchKernel | None = None,
     ) -> None:
         """Make a reader. `damage` is told of what is damaged, and an error is raised. Without a kernel each record is
-        looked at by itself."""
+        checked by itself."""
         self._kernel = kernel
         self._damage = damage
         self._log = log
@@ -309,8 +309,8 @@ class Reader:
         """Collect as `_collect` does: whole records, the first of which may begin before `offset`. Counts are of
         messages.
 
-        A unit does not know the tags of an inner batch's messages: it passes every filter and the consumer, which looks
-        at the tags of each message anyway, decides (RocketMQ withholds it from consumers with a filter)."""
+        A unit does not know the tags of an inner batch's messages: it passes every filter and the consumer, which
+        compares the tags of each message anyway, decides (RocketMQ withholds it from consumers with a filter)."""
         records: list[memoryview] = []
         total, count, topic = 0, 0, queue.topic.encode()
         log_min, start = self._log.min_offset, queue.index_of(offset)
@@ -356,7 +356,7 @@ class Reader:
 
     def first_stored_ms(self, topic: str, offsets: Mapping[int, int]) -> int | None:
         """Store time in ms of whichever record the log holds first of those at these entries (queue id → offset; the
-        queue's first entry for an offset below it). One entry of each queue and one record are looked at. None if
+        queue's first entry for an offset below it). One entry of each queue and one record are read. None if
         there is none, and where damage hides it: a pull tells of that."""
         found: int | None = None
         for queue_id, offset in offsets.items():
@@ -472,7 +472,8 @@ class Reader:
         return self._damaged_unit(queue.files, index * UNIT_BYTES, unit.phy_offset, unit.size_bytes, BATCH_DIRECTORY)
 
     def _damaged_unit(self, files: MappedFiles, at: int, phy_offset: int, size: int, directory: str) -> DamagedError:
-        """The entry or the record: a replica that has the record tells which."""
+        """The error for a unit and a record that do not agree: which of them is damaged, a replica tells that has the
+        record."""
         within = at % files.file_size_bytes
         return damaged(
             self._log.disk,

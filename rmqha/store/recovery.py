@@ -1,4 +1,4 @@
-"""Control plane: what happens between finding the files and serving: where the log ends, and what else must follow.
+"""Control plane: the recovery at a start, after the files are found: where the log ends, and what must be made anew.
 
 Source: formats.md §2.4, with two differences. The start of the check is a position that was recorded after a sync
 (`checkpoint.ProgressFile`) where RocketMQ derives a whole file from times; and what stands behind the end is zeroed,
@@ -37,7 +37,7 @@ class Recovery:
         self.last_store_timestamp_ms = 0
         self.cut_bytes = 0
         self.damaged = False
-        """Bytes of the log are not what was written, and no write that was under way explains it."""
+        """True if bytes of the log are not what was written, and no write that was under way explains it."""
 
 
 def check_start(log: CommitLog, progress: int | None, checkpoint: Checkpoint, last_stop: LastStop) -> int:

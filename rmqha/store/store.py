@@ -63,11 +63,11 @@ SAVE_INTERVAL_MS = 1000
 SAVE_INTERVAL_BYTES = 64 * 1024 * 1024
 DISPATCH_STEP_BYTES = 4 * 1024 * 1024
 REBUILD_BYTES = 64 * 1024 * 1024
-"""From so much on that must be dispatched at the opening it is done in one go: nobody waits for a turn in between."""
+"""Bytes to be dispatched at an opening from which on it is done in one go, as nobody waits for a turn in between."""
 
 
 class Store:
-    """Use `Store.open`."""
+    """The store of one replica; `Store.open` makes one."""
 
     def __init__(
         self,
@@ -86,14 +86,14 @@ class Store:
         self._log = CommitLog(disk, config.mapped_file_size_commit_log, config.pool_bytes)
         self._queues = ConsumeQueues(disk, config.mapped_file_size_consume_queue, tracer, config.delay_levels_ms)
         self.grown = self._queues.grown
-        """Queues that have got entries, in that order; who looks after them takes them out."""
+        """Queues that have got entries, in that order; whoever serves their waiting pulls takes them out."""
         self._flush = Lock()
         """Held by whoever syncs, cuts or closes files."""
         self._batch_queues = BatchConsumeQueues(
             disk, config.mapper_file_size_batch_consume_queue, self._queues, self._log, self._flush, tracer
         )
         self._queues.batch_topics = self._batch_queues.topics
-        self.queue_starts = QueueMinOffsets(disk, self._queues, self._batch_queues)
+        self.queue_min_offsets = QueueMinOffsets(disk, self._queues, self._batch_queues)
         self._derived: list[CommitLogDispatcher] = [self._queues, self._batch_queues]
         """Everything that is made from the log: whatever happens to the log happens to each of these."""
         self._offsets = QueueOffsets(self._log, self._queue_end)
@@ -175,7 +175,7 @@ class Store:
         lines += self._checkpoint.load()
         lines += self._progress.load(self._checkpoint.value)
         lines += self._trimmer.load()
-        lines += self.queue_starts.load()
+        lines += self.queue_min_offsets.load()
         lines += self._log.load()
         self._refuse_missing_log()
         last_stop = self.recovery.last_stop = self._boot.last_stop
@@ -237,7 +237,7 @@ class Store:
         position = end if by_queues else min(start, end)
         recovered = [derived.recover(log, position, last_stop) for derived in self._derived]
         lines += [line for found in recovered for line in found.lines]
-        lines += self.queue_starts.recovered(
+        lines += self.queue_min_offsets.recovered(
             log.min_offset, self._progress.unit_count, lost=any(found.lost_start for found in recovered)
         )
         repair_from = min((found.repair_from for found in recovered if found.repair_from is not None), default=None)
@@ -282,7 +282,7 @@ class Store:
         write_mark.clear(self._disk)
 
     def undo_write(self) -> None:
-        """Cut off what was appended since `begin_write`, if that was said."""
+        """Cut off what was appended since `begin_write`, if that was called."""
         length = write_mark.read(self._disk)
         if length is None:
             return
@@ -295,7 +295,7 @@ class Store:
         write_mark.clear(self._disk)
 
     def close(self) -> None:
-        """A clean stop: everything below the confirm offset is dispatched, all is durable, `abort` goes away."""
+        """Stop cleanly: dispatch everything below the confirm offset, make all durable, remove `abort`."""
         try:
             self.commit()
             with suppress(NoRoomError):
@@ -308,7 +308,7 @@ class Store:
             self.abandon()
 
     def abandon(self) -> None:
-        """No clean stop: `abort` stays, so that the next start looks closely."""
+        """Close without a clean stop: `abort` stays, so that the next start checks more."""
         with self._flush:
             self._failure.close(f"{place(self._disk, '')}: the store is closed")
             for derived in (*self._derived, self.index.files):
@@ -353,7 +353,7 @@ class Store:
 
     @property
     def dispatch_behind_bytes(self) -> int:
-        """Committed log that the queues lack."""
+        """Bytes of committed log that the queues lack."""
         return max(0, self._confirm - self._dispatch_service.position)
 
     @property
@@ -376,7 +376,7 @@ class Store:
         return self._appender.append(message, wall_ms)
 
     def check(self, messages: Sequence[NewMessage]) -> None:
-        """Raises UsageError if one of these, none of which is an inner batch, cannot be stored."""
+        """Raise UsageError if one of these, none of which is an inner batch, cannot be stored."""
         self._appender.check(messages)
 
     def encode_batch(self, messages: Sequence[NewMessage], *, are_checked: bool = False) -> EncodedBatch:
@@ -659,7 +659,7 @@ class Store:
         return self._trimmer.pending_deletion_bytes
 
     def oldest_files(self, count: int, wall_ms: int) -> tuple[list[RetainedFile], RetainedFile | None]:
-        """Up to `count` of the log's oldest files, and the active one unless it is empty."""
+        """The log's oldest files, at most `count`, and the active one unless it is empty."""
         return self._trimmer.oldest(count, self._offsets.last_store_timestamp_ms, wall_ms)
 
     def roll(self) -> None:
@@ -676,12 +676,12 @@ class Store:
         self.damage.trimmed(start_offset)
 
     def trim_derived(self) -> None:
-        """Let go what only speaks of records that are gone, in the log and in the epoch history."""
+        """Trim what only speaks of removed records: derived files and entries of the epoch history."""
         self._trimmer.trim_derived()
         self._trimmer.trim_epochs()
 
     def schedule_unlink(self, now_ms: int, timeout_ms: int, retry_ms: int) -> bool:
-        """Take what was trimmed from the disk, one log file at a call; True if another is due. Blocks; for a worker
+        """Remove trimmed files from the disk, one log file at a call; True if another is due. Blocks; for a worker
         thread. A file that a reader holds stays for up to `timeout_ms`, one that the disk keeps for `retry_ms`."""
         if self._trimmer.waits and (self._progress.position or 0) < self._log.min_offset:
             self._sync(save=True)
@@ -694,8 +694,8 @@ class Store:
         self._truncate_hooks.append(hook)
 
     def before_cut(self, hook: Callable[[int], None]) -> None:
-        """Register what must look at whole records before they are cut: `hook(end_offset)`. What it raises ends the cut
-        before anything is changed."""
+        """Register a reader of whole records before they are cut: `hook(end_offset)`. An error that it raises ends the
+        cut before anything is changed."""
         self._before_cut_hooks.append(hook)
 
     def on_restart(self, hook: Callable[[], None]) -> None:
@@ -750,7 +750,7 @@ class Store:
         self._saved_at_ms = checkpoint.logics_msg_timestamp_ms
 
     def _lower_index(self) -> None:
-        """Durable index files are about to be changed or dropped."""
+        """Store the index's durable offset, before durable index files are changed or dropped."""
         with self._flush:
             if self._progress.position is not None:
                 durable = min(self._progress.index_offset, self.index.files.durable_offset)
@@ -765,9 +765,9 @@ class Store:
             )
         with self._flush, self._failure.remembered(), disk_errors(self._disk, LOG_DIRECTORY, "set the old log aside"):
             if phy_offset:
-                self.queue_starts.lose()  # first: after a crash too little may be known of the old log, never too much
+                self.queue_min_offsets.lose()  # first: after a crash too little may be known of the old log, not too much
             directory = self._set_aside() if log.files.files else ""
-            self.queue_starts.restarted(phy_offset)
+            self.queue_min_offsets.restarted(phy_offset)
             self._trimmer.forget()
             self._epochs.clear()
             log.start_at(phy_offset)
@@ -783,7 +783,7 @@ class Store:
 
     @property
     def lacks_queue_ends(self) -> bool:
-        return self.queue_starts.lacks
+        return self.queue_min_offsets.lacks
 
     def _set_aside(self) -> str:
         directory = next_replaced(self._disk)

@@ -35,8 +35,9 @@ class _PendingUnlink(NamedTuple):
 
 
 class Trimmer:
-    """`trim`, `cut`, `trim_derived`, `trim_epochs`, `oldest` and `forget` belong to the store's thread;
-    `schedule_unlink` may run in another. `flush` is the store's lock over files."""
+    """Removal of the log's oldest files, and of what is derived from their records. `trim`, `cut`, `trim_derived`,
+    `trim_epochs`, `oldest` and `forget` belong to the store's thread; `schedule_unlink` may run in another. `flush` is
+    the store's lock over files."""
 
     def __init__(
         self,
@@ -68,11 +69,11 @@ class Trimmer:
             return []
         return [f"{DIRECTORY}: {len(names)} old log files that were on their way out are removed now."]
 
-    # --- look -------------------------------------------------------------------------------------------------------
+    # --- read -------------------------------------------------------------------------------------------------------
     def oldest(
         self, count: int, last_stored_at_ms: int, wall_ms: int
     ) -> tuple[list[RetainedFile], RetainedFile | None]:
-        """Up to `count` of the oldest files, and the active one if it holds anything. `last_stored_at_ms` is the store
+        """The oldest files, at most `count`, and the active one if it holds anything. `last_stored_at_ms` is the store
         time of the log's newest record."""
         log, found = self._log, list[RetainedFile]()
         for file in log.files.files[:-1][:count]:
@@ -102,7 +103,7 @@ class Trimmer:
         return known
 
     def _no_later(self, file: MappedFile, stored_at_ms: int, wall_ms: int) -> int:
-        """The file's own time if no record tells, or tells a time that has not come yet."""
+        """Store time from the records; the file's own time if no record tells it, or tells a time in the future."""
         if 0 < stored_at_ms <= wall_ms:
             return stored_at_ms
         with disk_errors(self._disk, file.path, "read its time"):
@@ -135,7 +136,7 @@ class Trimmer:
                 self._derived_detached.extend(derived.trim(self._derived_min))
 
     def trim_epochs(self) -> int:
-        """Once the files are gone: drop the epoch entries that only speak of them. Returns how many."""
+        """Drop the epoch entries of removed files, once these are gone. Returns the number of dropped entries."""
         return 0 if self._detached else self._epochs.drop_below(PhyOffset(self._log.min_offset))
 
     def forget(self) -> None:
@@ -150,8 +151,8 @@ class Trimmer:
         return bool(self._detached)
 
     def schedule_unlink(self, now_ms: int, timeout_ms: int, retry_ms: int) -> bool:
-        """Rename all that wait, then unlink one. A file that a reader uses is left for up to `timeout_ms`. True if
-        another is due. What the disk refuses is told and tried again after `retry_ms`."""
+        """Rename all files that wait, then unlink one; True if another is due. A file that a reader uses is left for up
+        to `timeout_ms`. An unlink that the disk refuses is traced and tried again after `retry_ms`."""
         try:
             self._rename_all(now_ms)
             self._remove_derived()

@@ -402,7 +402,7 @@ def test_a_queue_whose_first_files_went_with_the_power(log_begins_behind: bool) 
     store = open_store(disk)
     if log_begins_behind:
         store.restart_at(PhyOffset(40960))
-        store.queue_starts.learn([])
+        store.queue_min_offsets.learn([])
     for number in range(200):
         store.append(message(number), number)
     commit_all(store)

@@ -497,7 +497,7 @@ class ReviveService:
             told[PROPERTY_FIRST_POP_TIME] = str(checkpoint.pop_ms)
         while len(encoded := encode_properties({**properties, **told})) > MAX_TOLD_BYTES and told:
             told.popitem()  # rather than the message
-        message = record.anew(topic, 0, encoded, self._store_host)
+        message = record.as_new_message(topic, 0, encoded, self._store_host)
         message.sys_flag &= ~SYS_FLAG_INNER_BATCH
         message.born_host = self._store_host
         message.reconsume_times = min(record.reconsume_times + 1, MAX_RECONSUME_TIMES)

@@ -125,7 +125,7 @@ class QueueMaxOffsetsSync:
         self._ends = ends
         self._awaits = HostAwaits(client)
         self._lacks = _ThreadEvent()
-        starts.hear(self._lacks.set)
+        starts.subscribe(self._lacks.set)
         if starts.lacks:
             self._lacks.set()
 
@@ -142,7 +142,7 @@ class RepairLoop:
         self._repair = repair
         self._awaits = HostAwaits(client)
         self._due = _ThreadEvent()
-        damage.hear(self._due.set)
+        damage.subscribe(self._due.set)
         self._due.set()
 
     async def run(self) -> None:

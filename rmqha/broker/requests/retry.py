@@ -206,6 +206,6 @@ class SendBackProcessor:
         properties.pop(PROPERTY_CRC32, None)
         properties[PROPERTY_WAIT] = "false"
         properties[PROPERTY_DELAY] = str(level)
-        message = record.anew(topic, queue_id, encode_properties(properties), self._store_host)
+        message = record.as_new_message(topic, queue_id, encode_properties(properties), self._store_host)
         message.reconsume_times = min(record.reconsume_times + 1, MAX_RECONSUME_TIMES)
         return to_schedule(message, self._level_count)

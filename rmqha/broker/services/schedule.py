@@ -82,7 +82,7 @@ def from_schedule(record: Record, store_host: tuple[bytes, int]) -> NewMessage |
         found = decode_properties(properties)
         found.pop(PROPERTY_CRC32)
         properties = encode_properties(found)
-    return record.anew(name, int(queue_id), properties, store_host)
+    return record.as_new_message(name, int(queue_id), properties, store_host)
 
 
 def append_all(

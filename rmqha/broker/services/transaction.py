@@ -155,7 +155,7 @@ def marked(record: Record) -> list[int]:
 
 def _again(half: Record, topic: str, properties: dict[str, str], store_host: Host) -> NewMessage:
     properties.pop(PROPERTY_CRC32, None)
-    return half.anew(topic, 0, encode_properties(properties), store_host)
+    return half.as_new_message(topic, 0, encode_properties(properties), store_host)
 
 
 def _number(text: str) -> int:

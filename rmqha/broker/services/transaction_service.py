@@ -587,6 +587,6 @@ def _has_destination(half: Record) -> bool:
 
 def _for_producer(half: Record, place: tuple[str, int]) -> bytes:
     """Record with the producer's topic and queue."""
-    message = half.anew(*place, half.properties, half.store_host)
+    message = half.as_new_message(*place, half.properties, half.store_host)
     topic, version = topic_field(place[0])
     return encode(message, topic, version, half.queue_offset, half.phy_offset, half.store_timestamp_ms)

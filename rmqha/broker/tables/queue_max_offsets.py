@@ -63,7 +63,7 @@ class QueueMaxOffsets:
         # a master that does not serve yet answers too: it may need this replica for its majority
         if not self._group.is_master:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the master of its group")
-        body = lenient_json.dumps({"queues": self._store.queue_starts.ends()})
+        body = lenient_json.dumps({"queues": self._store.queue_min_offsets.ends()})
         return command.reply(ext={"dispatchedOffset": str(self._store.dispatched_offset)}, body=body)
 
     # --- slave ------------------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class QueueMaxOffsets:
 
     async def _ask(self, awaits: Awaits, master: FollowedMaster) -> None:
         """Ask the master once. Raises UnreachableError and RemoteProtocolError."""
-        starts = self._store.queue_starts
+        starts = self._store.queue_min_offsets
         restart_count = starts.restart_count
 
         def holds() -> bool:

@@ -327,7 +327,7 @@ def from_timer(record: Record, now_ms: int, store_host: tuple[bytes, int]) -> Ne
     if not is_rolled and properties.endswith(b"\x02") and not _has_what_changes(properties):
         if len(properties) <= MAX_PROPERTIES_BYTES - _TOLD_BYTES:
             properties += b"%b%d\x02%b%d\x02" % (_ENQUEUE_MARK, enqueued_ms, _DEQUEUE_MARK, now_ms)
-        return record.anew(topic, int(queue_id), properties, store_host)
+        return record.as_new_message(topic, int(queue_id), properties, store_host)
     found = decode_properties(properties)
     found.pop(PROPERTY_CRC32, None)
     if not is_rolled:
@@ -345,7 +345,7 @@ def from_timer(record: Record, now_ms: int, store_host: tuple[bytes, int]) -> Ne
         topic, queue_id = TIMER_TOPIC, b"%d" % TIMER_QUEUE_ID
     if len(properties) > MAX_PROPERTIES_BYTES - _TOLD_BYTES:
         found = as_stored
-    return record.anew(topic, int(queue_id), encode_properties(found), store_host)
+    return record.as_new_message(topic, int(queue_id), encode_properties(found), store_host)
 
 
 def _has_what_changes(properties: bytes) -> bool:

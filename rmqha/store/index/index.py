@@ -153,7 +153,7 @@ class Index:
         return []
 
     def _lower_to(self, durable_offset: int) -> None:
-        """Before files are changed that were durable as they stood."""
+        """Lower `durable_offset`, and store it, before durable files are changed."""
         if durable_offset < self.durable_offset:
             self.durable_offset = durable_offset
             self.durable_timestamp_ms = 0
@@ -222,8 +222,8 @@ class Index:
                 raise DamagedIndexError(at, f"the time {stored} of the record at {phy_offset}", found)
 
     def _settle(self, file: IndexFile) -> None:
-        """A killed process may have stopped in any write. The newest entry that agrees with its record is the last one;
-        the header and the slots are made to say so."""
+        """Make the header and the slots agree with the entries, since a killed process may have stopped in any write.
+        The newest entry that agrees with its record is the last one."""
         header = file.header
         count = min(max(header.index_count, 1), file.layout.max_count)
         while (stored := self._stored_of(file, count - 1) if count > 1 else 0) is None:
@@ -281,7 +281,7 @@ class Index:
         return DispatchedRecord(phy_offset, size, topic, queue_id, queue_offset, flag, stored, properties)
 
     def _take_newest(self) -> None:
-        """Look at the files' end: which record is the newest and how many of its keys are in."""
+        """Read from the files' end which record is the newest, and how many of its keys have entries."""
         self._newest, self._newest_count = -1, 0
         for file in reversed(self._files):
             header = file.header
@@ -386,7 +386,8 @@ class Index:
         return min(self.durable_offset, end_offset)
 
     def truncate(self, end_offset: int) -> None:
-        """`durable_below(end_offset)` must be stored durably before."""
+        """Drop the entries of records at or behind `end_offset`. `durable_below(end_offset)` must be stored durably
+        before."""
         self.cut_count += 1
         with self._syncing:
             self.durable_offset, self.durable_timestamp_ms = self.durable_below(end_offset), 0
@@ -414,7 +415,8 @@ class Index:
         file.truncate(end_offset, file.header.begin_timestamp_ms + 1000 * seconds if stored is None else stored)
 
     def trim(self, log_min: int) -> list[IndexFile]:
-        """The newest file stays: it says where the index goes on."""
+        """Forget the files that only speak of records before `log_min`, and return them. The newest file stays: it says
+        where the index goes on."""
         count = 0
         while count < len(self._files) - 1 and self._files[count].header.end_phy_offset < log_min:
             count += 1
@@ -425,7 +427,7 @@ class Index:
 
     @property
     def sync_due(self) -> bool:
-        """A file is full and not synced."""
+        """True if a file is full and not synced."""
         return any(file.is_full and not file.synced for file in self._files[-2:])
 
     def sync(self) -> None:

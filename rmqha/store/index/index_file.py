@@ -29,7 +29,8 @@ _slot_at = SLOT.unpack_from
 
 
 class IndexHeader(NamedTuple):
-    """`index_count` is the number of the next entry: the first is 1, so that 0 can mean none."""
+    """Header of an index file. `index_count` is the number of the next entry: the first is 1, so that 0 can mean
+    none."""
 
     begin_timestamp_ms: int = 0
     end_timestamp_ms: int = 0
@@ -47,7 +48,7 @@ class DamagedIndexError(Exception):
 
 
 class IndexLayout(NamedTuple):
-    """maxHashSlotNum and maxIndexNum."""
+    """Numbers of slots and entries of an index file: maxHashSlotNum and maxIndexNum."""
 
     slot_count: int
     max_count: int
@@ -79,7 +80,7 @@ class IndexFile:
         self.synced = False
         """Full, and durable as it stands."""
 
-    # --- look -------------------------------------------------------------------------------------------------------
+    # --- read -------------------------------------------------------------------------------------------------------
     @property
     def region(self) -> MappedRegion:
         """The mapped file; it is created if missing."""
@@ -106,7 +107,7 @@ class IndexFile:
         return self._entries_at + ENTRY.size * number
 
     def newest_count(self) -> int:
-        """Number of the last entries that entries belong to the newest record."""
+        """Number of entries at the file's end that belong to the newest record."""
         count, end = self.header.index_count, self.header.end_phy_offset
         found = 0
         while found + 1 < count and self.entry(count - 1 - found)[1] == end:
@@ -116,7 +117,7 @@ class IndexFile:
     # --- put --------------------------------------------------------------------------------------------------------
     @property
     def room_count(self) -> int:
-        """Entries that there is room for."""
+        """Number of entries that there is room for."""
         return self.layout.max_count - self.header.index_count
 
     def put(self, kernel: IndexKernel, new: bytes) -> int:
@@ -169,7 +170,7 @@ class IndexFile:
         self._torn = False
 
     def _zero(self, first: int, behind: int) -> None:
-        """No slot points at these entries any more."""
+        """Zero the entries [first, behind), at which no slot points any more."""
         for number in range(first, behind, ZERO_COUNT):
             size = ENTRY.size * min(ZERO_COUNT, behind - number)
             self.region.write(self.entry_position(number), bytes(size))
@@ -205,7 +206,7 @@ class IndexFile:
         self.synced = False
 
     def settle(self, header: IndexHeader) -> None:
-        """This header is true: whatever differs is made so."""
+        """Make the file's header equal to `header`, which is true."""
         if header != self.header:
             with disk_errors(self._disk, self.path, "write to the index"):
                 self._put_header(header)

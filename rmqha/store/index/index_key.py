@@ -1,4 +1,4 @@
-"""The keys of a record as those who ask for messages by key see them. Data plane; pure.
+"""The keys of a record, as queries by key compare them. Data plane; pure.
 
 The hashes are `rmqha.kernel.key_hash`'s (formats.md §5).
 """
@@ -26,8 +26,8 @@ def key_hash(topic: str, key: str, index_type: str = INDEX_KEY_TYPE) -> int:
 
 
 def has_key(properties: bytes, key: str, index_type: str) -> bool:
-    """True if a record with these properties is one that a query for `key` means. INDEX_UNIQUE_TYPE looks at UNIQ_KEY,
-    INDEX_TAG_TYPE at TAGS, every other type at UNIQ_KEY and KEYS."""
+    """True if a query for `key` finds a record with these properties. INDEX_UNIQUE_TYPE compares UNIQ_KEY,
+    INDEX_TAG_TYPE TAGS, every other type UNIQ_KEY and KEYS."""
     wanted = key.encode("utf-8", "replace")
     if index_type == INDEX_TAG_TYPE:
         return property_value(properties, _TAGS, _TAGS_INSIDE) == wanted

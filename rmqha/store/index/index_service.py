@@ -33,7 +33,7 @@ HIT_COST_COUNT = 50
 KEY_COST_BYTES = 4
 """Bytes of its properties that cost as much as one entry more."""
 QUERY_BUILD_BYTES = 64 * 1024
-"""Dispatched log that a query enters before it looks."""
+"""Bytes of dispatched log that a query enters into the index before it searches."""
 QUERY_STEP_BYTES = 4 * 1024
 """Part of it that is entered in one step: a record may have sixty keys."""
 CLOSE_LIMIT_BYTES = 64 * 1024 * 1024
@@ -42,9 +42,9 @@ CLOSE_LIMIT_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """`records` are whole records in the log's own bytes, the newest first. `is_complete` is false if the search gave
-    up before it had seen every entry. The index's newest entry was stored at `last_timestamp_ms` and points at
-    `last_phy_offset`."""
+    """Answer to a query by key. `records` are whole records in the log's own bytes, the newest first. `is_complete` is
+    false if the search gave up before it had seen every entry. The index's newest entry was stored at
+    `last_timestamp_ms` and points at `last_phy_offset`."""
 
     records: list[memoryview]
     is_complete: bool
@@ -71,7 +71,7 @@ class IndexSearch:
         """Offset and size of what is given."""
 
     def enter(self) -> bool:
-        """Before the first step: enter some of what was dispatched; True if the query should wait for more. Raises
+        """Enter some of what was dispatched, before the first step; True if the query should wait for more. Raises
         StoreError if nothing can be entered."""
         more = self._index.build(QUERY_STEP_BYTES)
         self._index.require_sound()
@@ -115,8 +115,9 @@ class IndexSearch:
 
 
 class IndexService:
-    """Named after RocketMQ's. `position` is the index's own dispatched offset. `queues_position` gives that of the
-    queues, behind which it stays; `store_durable_offset` stores `files.durable_offset` when it was lowered."""
+    """Builder and reader of the index of keys, named after RocketMQ's. `position` is the index's own dispatched offset.
+    `queues_position` gives that of the queues, which the index never passes; `store_durable_offset` stores
+    `files.durable_offset` when it was lowered."""
 
     def __init__(
         self,
@@ -146,7 +147,7 @@ class IndexService:
 
     @property
     def behind_bytes(self) -> int:
-        """Dispatched log that is not entered yet; 0 if none shall be."""
+        """Bytes of dispatched log that are not entered yet; 0 if there shall be no index."""
         return max(0, self._queues_position() - self.position) if self.is_enabled else 0
 
     def recover(self, durable_offset: int | None, last_stop: LastStop) -> list[str]:
@@ -179,7 +180,7 @@ class IndexService:
         return bool(self._failed)
 
     def retry(self) -> None:
-        """Perhaps the disk has room again."""
+        """Enter records again after a failure: the disk may have room by now."""
         self._failed = ""
 
     def _fail(self, error: StoreError) -> None:
@@ -196,7 +197,7 @@ class IndexService:
         index_type: str = INDEX_KEY_TYPE,
     ) -> QueryResult:
         """The newest committed messages of a topic that have this key and were stored in [begin_ms, end_ms], up to 64.
-        `index_type` U looks at UNIQ_KEY, T at TAGS, all else at UNIQ_KEY and KEYS. Raises UsageError if there shall be
+        `index_type` U compares UNIQ_KEY, T TAGS, all else UNIQ_KEY and KEYS. Raises UsageError if there shall be
         no index, StoreError if it is damaged (it is made anew then) or cannot be written."""
         search = self.search(topic, key, max_count, begin_ms, end_ms, index_type)
         while search.enter():
@@ -212,7 +213,7 @@ class IndexService:
         return IndexSearch(self, topic, key, min(max_count, MAX_QUERY_COUNT), begin_ms, end_ms, index_type)
 
     def require_sound(self) -> None:
-        """Raises StoreError if nothing more can be entered."""
+        """Raise StoreError if nothing more can be entered."""
         if self._failed:
             raise StoreError(f"the index of keys ends at {self.position}: {self._failed}")
 
@@ -224,7 +225,7 @@ class IndexService:
         return self._log.view(phy_offset, size_bytes)
 
     def damaged(self) -> None:
-        """Make anew from where the files now end."""
+        """Make the entries behind the files' end anew, after damaged files were dropped."""
         self._dispatch_service.position = min(self.position, max(self.files.end_offset, self._log.min_offset))
 
     # --- durability -------------------------------------------------------------------------------------------------
@@ -241,7 +242,8 @@ class IndexService:
 
     # --- follow the log ---------------------------------------------------------------------------------------------
     def truncate(self, end_offset: int) -> None:
-        """`files.durable_below(end_offset)` must be stored durably before."""
+        """Drop the entries of records at or behind `end_offset`. `files.durable_below(end_offset)` must be stored
+        durably before."""
         self.files.truncate(end_offset)
         self._dispatch_service.position = min(self._dispatch_service.position, end_offset)
 
@@ -249,7 +251,7 @@ class IndexService:
         self._dispatch_service.position = phy_offset
 
     def finish(self) -> None:
-        """Before a clean stop: enter what is missing, unless it is much, and make all of it durable."""
+        """Enter what is missing, unless it is more than CLOSE_LIMIT_BYTES, and make all durable: for a clean stop."""
         while self.behind_bytes <= CLOSE_LIMIT_BYTES and self.build(CLOSE_LIMIT_BYTES):
             pass
         if self.behind_bytes:

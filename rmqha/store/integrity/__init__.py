@@ -1,1 +1,1 @@
-"""Checks of records against what was written: slaves' incoming bytes, damage, repair, the scrubber, a start's tail."""
+"""Checks of records against what was written: a slave's incoming bytes, damage, repair, scrubber, the log's tail."""

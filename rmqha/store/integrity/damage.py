@@ -47,17 +47,18 @@ class DamageTable:
         self.refused_count = 0
         self._repairers: list[Callable[[], None]] = []
 
-    def hear(self, repairer: Callable[[], None]) -> None:
+    def subscribe(self, repairer: Callable[[], None]) -> None:
         """Call `repairer` whenever there is something to repair."""
         self._repairers.append(repairer)
 
     def wake(self) -> None:
-        """There is something to repair."""
+        """Tell the repairer that there is something to repair."""
         for repairer in self._repairers:
             repairer()
 
     def incoming(self, end_offset: int, fault: str) -> None:
-        """A master's bytes were appended up to `end_offset`; `fault`: why not what comes there, "" if all were."""
+        """Note that a master's bytes were appended up to `end_offset`. `fault`: the reason why the record there was
+        not, "" if all were."""
         if not fault:
             self.refused = None
             return
@@ -83,13 +84,13 @@ class DamageTable:
         self.wake()
 
     def repaired(self, phy_offset: int, source: str) -> None:
-        """A copy of `source`'s is durable there."""
+        """Note that a copy from `source` is durable at `phy_offset`."""
         if self._records.pop(phy_offset, None) is not None:
             self.repaired_count += 1
             self._tracer.event("record_repaired", phy_offset=phy_offset, source=source)
 
     def lacked(self, phy_offset: int, reason: str, *, as_written: bool = False) -> None:
-        """No replica has given it back so far."""
+        """Note that no replica has given the record back so far."""
         record = self._records.get(phy_offset)
         if record is None:
             return
@@ -99,27 +100,27 @@ class DamageTable:
         record.lacked = reason
 
     def cut(self, end_offset: int) -> None:
-        """The log ends at `end_offset` now."""
+        """Forget damage behind `end_offset`, where the log ends now."""
         self._keep(lambda offset: offset < end_offset)
 
     def trimmed(self, min_offset: int) -> None:
-        """The log begins at `min_offset` now."""
+        """Forget damage before `min_offset`, where the log begins now."""
         self._keep(lambda offset: offset >= min_offset)
 
     def _keep(self, is_kept: Callable[[int], bool]) -> None:
         self._records = {offset: record for offset, record in self._records.items() if is_kept(offset)}
 
-    # --- look -------------------------------------------------------------------------------------------------------
+    # --- read -------------------------------------------------------------------------------------------------------
     @property
     def records(self) -> list[DamagedRecord]:
-        """In the order in which they were found."""
+        """The damaged records, in the order in which they were found."""
         return list(self._records.values())
 
     def get(self, phy_offset: int) -> DamagedRecord | None:
         return self._records.get(phy_offset)
 
     def is_awaited(self, phy_offset: int) -> bool:
-        """Damaged, and a replica may give it back soon."""
+        """True if the record is damaged and a replica may give it back soon."""
         record = self._records.get(phy_offset)
         return record is not None and not record.lacked
 

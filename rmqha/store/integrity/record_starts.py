@@ -49,7 +49,7 @@ class StoredRecord(NamedTuple):
 
 
 class RecordStarts:
-    """Tells starts of records from other offsets. `forget` whenever bytes of the log may become others."""
+    """Check whether a record starts at an offset. Call `forget` whenever bytes of the log may become others."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class RecordStarts:
         return StoredRecord(record, view[at : at + record.size_bytes])
 
     def size_of(self, phy_offset: int) -> int | None:
-        """Size of the record that starts there, whatever it looks like now: by its queue's entry, 0 if it has none yet.
-        None if none starts there. It looks at every queue: for questions that are seldom asked."""
+        """Size of the record that starts there, damaged or not: by its queue's entry, 0 if it has none yet. None if no
+        record starts there. The call searches every queue: for questions that are seldom asked."""
         if phy_offset >= self._dispatch_service.position:
             return 0 if phy_offset < self._log.end_offset and self._is_reached(phy_offset) else None
         for queue in self._queues.table.values():
@@ -106,7 +106,7 @@ class RecordStarts:
         return None
 
     def forget(self, end_offset: int) -> None:
-        """The log is cut to `end_offset`."""
+        """Forget records behind `end_offset`, to which the log is cut."""
         del self._landmarks[bisect_left(self._landmarks, end_offset) :]
 
     def has_entry(self, record: Record) -> bool:

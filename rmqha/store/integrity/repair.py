@@ -29,7 +29,7 @@ class Repair(Enum):
 
 
 def entry_of(epochs: EpochHistory, phy_offset: int) -> EpochEntry | None:
-    """Under which the byte at `phy_offset` was written."""
+    """The epoch entry under which the byte at `phy_offset` was written; None if there is none."""
     return max((entry for entry in epochs if entry.start_offset <= phy_offset), default=None)
 
 
@@ -44,7 +44,7 @@ class Owner(Protocol):
 
 
 class RecordRepair:
-    """`flush` is held by whoever syncs files."""
+    """Repair of damaged records by copies from other replicas. `flush` is held by whoever syncs files."""
 
     def __init__(self, log: CommitLog, starts: RecordStarts, flush: Lock, failure: StoreFailure, owner: Owner) -> None:
         self._log = log
@@ -59,7 +59,7 @@ class RecordRepair:
             self._log.probe(from_offset, to_offset)
 
     def check(self, phy_offset: int) -> None:
-        """Look at the record that begins at `phy_offset`, if one does. Raises DamagedError if it is not sound."""
+        """Check the record that begins at `phy_offset`, if one does. Raises DamagedError if it is not sound."""
         log = self._log
         if not log.min_offset <= phy_offset < log.end_offset or (size := self._starts.size_of(phy_offset)) is None:
             return

@@ -1,7 +1,7 @@
 """Data plane: a walk over the whole log that checks every record, a piece at a time, again and again.
 
 Rot in records that nobody reads would otherwise be met when the other copies have rotted too. What is found goes into
-the store's `DamageTable`. Only what is committed, synced and in the queues is looked at: there an entry proves that a
+the store's `DamageTable`. Only what is committed, synced and in the queues is checked: there an entry proves that a
 record begins. The walk begins anew with each start of the broker.
 """
 
@@ -20,11 +20,11 @@ from rmqha.store.log.record import BLANK, MAGIC_BLANK, MIN_RECORD_BYTES, BadReco
 from rmqha.wire.state.replica_state import ScrubState
 
 PIECE_BYTES = 1024 * 1024
-"""Read at once; who looks at it does so in slices."""
+"""Bytes read at once; they are checked in slices."""
 SLICE_BYTES = 256 * 1024
 """A millisecond's work for records of some hundred bytes in Python, a tenth of it for the native kernel."""
 MAX_SEARCH_BYTES = 8 * 1024 * 1024
-"""Bytes behind a damaged record in which the next one is looked for; then the walk goes on with the next file."""
+"""Bytes behind a damaged record that are searched for the next one; then the walk goes on with the next file."""
 _TO_FILE_END = 1 << 40
 _MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 _OWN_OFFSET = struct.Struct(">q")
@@ -32,7 +32,7 @@ _OWN_OFFSET_AT = 28
 
 
 class ScrubbedLog(Protocol):
-    """`Store` is one."""
+    """The part of a store that the scrubber needs; `Store` has it."""
 
     damage: DamageTable
     repair: RecordRepair
@@ -47,7 +47,8 @@ class ScrubbedLog(Protocol):
 
 
 class Scrubber:
-    """For each piece: `next_piece`, `read` in a thread, then `check`, all of it or a slice after the other."""
+    """Walk over the log in pieces. For each piece call `next_piece`, then `read` in a thread, then `check` for all of
+    it or for one slice after the other."""
 
     def __init__(self, log: ScrubbedLog, skip_sound: SkipSound = skip_sound) -> None:
         self._log = log
@@ -60,8 +61,8 @@ class Scrubber:
         self._unreadable_now = ""
 
     def next_piece(self, limit_bytes: int = PIECE_BYTES) -> tuple[int, int] | None:
-        """The piece to look at next, inside one file; None if a pass has ended: the next one begins with the next
-        call."""
+        """The next piece to check, as physical offsets [start, end) inside one file; None if a pass has ended: the next
+        pass begins with the next call."""
         log = self._log
         self.position = max(self.position, log.min_phy_offset)
         end = min(self.position + limit_bytes, log.settled_offset)
@@ -74,8 +75,8 @@ class Scrubber:
         return self.position, min(end, self.position + len(log.view(PhyOffset(self.position), _TO_FILE_END)))
 
     def read(self, piece: tuple[int, int]) -> str:
-        """Bring the piece into memory, for a thread: a look through the mapping would hold up everybody, and end the
-        process at a bad sector. What the disk could not read, "" as a rule."""
+        """Bring the piece into memory; for a thread, since a read through the mapping would stop the event loop, and
+        end the process at a bad sector. Returns the disk's error as a sentence, "" without one."""
         try:
             self._log.repair.read(*piece)
         except StoreError as error:
@@ -83,7 +84,7 @@ class Scrubber:
         return ""
 
     def check(self, piece: tuple[int, int], trouble: str) -> None:
-        """Look at the records that begin in the piece; `trouble` is what `read` has said."""
+        """Check the records that begin in the piece; `trouble` is what `read` returned."""
         start, end = piece
         log = self._log
         if start != self.position or start < log.min_phy_offset or end > log.settled_offset:

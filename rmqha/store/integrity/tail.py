@@ -13,11 +13,11 @@ def judge_tail(
     disk: Disk, log: CommitLog, end: int, recovery: Recovery, last_stop: LastStop, *,
     trusted: bool, was_cut: bool, written: int | None,
 ) -> bool:  # fmt: skip
-    """Look at what stands behind `end`: True if it must be cut. Saved first if it may be more than a write that was
-    under way, and `recovery.damaged` is set if it may have been more: a record that others were told of.
+    """Judge the bytes behind `end`: True if they must be cut. They are saved first if they may be more than a write
+    that was under way, and `recovery.damaged` is set if they may have held a record that was acknowledged.
 
     `written`: how far the log was written, as `EndMark` knows it; None if another program wrote it since. With
-    `trusted` (a clean stop of our own) only the first bytes are looked at: the rest is known to be zero. `was_cut`: a
+    `trusted` (a clean stop of our own) only the first bytes are checked: the rest is known to be zero. `was_cut`: a
     cut to `end` was under way, so what stands there was dropped before. Raises StoreError if it cannot be read or
     saved."""
     recovery.lines += salvage.earlier(disk)
@@ -93,7 +93,8 @@ def _judge_bytes(
 
 
 def _is_explained(log: CommitLog, end: int, tail: salvage.LogTail, written: int | None) -> bool:
-    """By a write that a kill has stopped. With one sector of the mark gone the record's own lengths must say so."""
+    """True if a write that a kill has stopped explains the bytes. If one sector of the end mark is damaged, the
+    record's own lengths must show it."""
     if written is None:
         return False
     last = tail.pieces[-1]

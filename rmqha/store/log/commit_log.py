@@ -31,8 +31,8 @@ class CommitLog:
     """The log's files and its end.
 
     With a pool (`pool_bytes` above 0) own appends wait in memory until `commit` writes them with one call, at the
-    latest when so many bytes wait. [end_offset, write_offset) is what waits: nobody but its writer knows of it, and a
-    kill loses it.
+    latest when so many bytes wait. The bytes [end_offset, write_offset) wait: only their writer knows of them, and a
+    kill loses them.
     """
 
     __slots__ = (
@@ -196,8 +196,8 @@ class CommitLog:
         self._go_on_in(following)
 
     def append(self, data: Buffer) -> None:
-        """Write at the end, inside the active file (`room_for` made sure), or have it wait there. After an error
-        nothing of it is appended."""
+        """Append `data` at the end, inside the active file (`room_for` made sure); with a pool it waits in memory.
+        After an error nothing of it is appended."""
         if not self._pool_bytes:
             self._write(data)
             return
@@ -220,7 +220,8 @@ class CommitLog:
         self.end_offset = self.write_offset = end_offset
 
     def commit(self) -> bool:
-        """Write what waits. True if there was any. After an error all of it waits still; raises OSError."""
+        """Write the bytes that wait in memory; True if there were any. After an error all of them still wait; raises
+        OSError."""
         if not self._pool:
             return False
         active = self._active
@@ -232,7 +233,7 @@ class CommitLog:
         return True
 
     def discard(self) -> bool:
-        """Drop what waits. True if there was any."""
+        """Drop the bytes that wait in memory; True if there were any."""
         self.write_offset = self.end_offset
         dropped = bool(self._pool)
         self._pool = bytearray()
@@ -250,7 +251,7 @@ class CommitLog:
             rest = rest[size:]
 
     def view(self, offset: int, limit_bytes: int) -> memoryview:
-        """Up to `limit_bytes` from `offset`, inside one file and below the end."""
+        """View of at most `limit_bytes` from `offset` on, inside one file and below the end."""
         return self.files.view(offset, min(limit_bytes, self.end_offset - offset))
 
     def file_view(self, offset: int) -> tuple[memoryview, int, int]:
@@ -261,13 +262,13 @@ class CommitLog:
         return file.region.view(0, file.end_offset - file.start_offset), file.start_offset, end - file.start_offset
 
     def probe(self, from_offset: int, to_offset: int) -> None:
-        """Make sure that [from, to) can be looked at through the mappings. Raises StoreError."""
+        """Make sure that [from, to) can be read through the mappings. Raises StoreError."""
         for file in self.files.files:
             if file.end_offset > from_offset and file.start_offset < to_offset:
                 file.probe(max(from_offset, file.start_offset), to_offset, UNREADABLE)
 
     def probe_record(self, offset: int) -> None:
-        """Make sure that the record at `offset` can be looked at through the mapping. Raises StoreError."""
+        """Make sure that the record at `offset` can be read through the mapping. Raises StoreError."""
         file = self.files.find(offset)
         assert file is not None
         file.probe(offset, offset + MIN_RECORD_BYTES, UNREADABLE)

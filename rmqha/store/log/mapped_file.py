@@ -19,7 +19,7 @@ _ZEROS = bytes(1 << 20)
 
 
 def nothing() -> None:
-    """Nothing to read."""
+    """Do nothing: the loader of a range that is in memory."""
 
 
 def file_name(start_offset: int) -> str:
@@ -85,7 +85,7 @@ def _is_offset(name: str) -> bool:
 
 
 class MappedFile:
-    """One file; `start_offset` is its name."""
+    """One file of a run; `start_offset` is its name."""
 
     __slots__ = ("_disk", "_region", "_reserve", "end_offset", "path", "start_offset")
 
@@ -111,8 +111,8 @@ class MappedFile:
         return region
 
     def probe(self, from_offset: int, to_offset: int, choices: str) -> None:
-        """Read what was ever written in [from, to): a bad sector is a StoreError with `choices` here, and the end of
-        the process at a look through the mapping."""
+        """Read what was ever written in [from, to): a bad sector is a StoreError with `choices` here, where a read
+        through the mapping would end the process."""
         base, stop = self.start_offset, min(to_offset, self.end_offset) - self.start_offset
         at = from_offset - base
         try:
@@ -217,9 +217,9 @@ class MappedFiles:
         return lines
 
     def load_derived(self) -> tuple[list[str], bool]:
-        """Load as `load` does, for files that can be made again: those from the first one on that has another size or
-        does not follow the one before are removed. Also returns whether any was. If none is left, an empty one of the
-        first one's name is made, which says where the run begins."""
+        """Load files that can be made again from the log: from the first one on that has another size or does not
+        follow the one before, all are removed. Returns one sentence per finding, and True if any was removed. If none
+        is left, an empty one with the first one's name is made, which says where the run begins."""
         lines = self._find()
         good = 0
         for index, file in enumerate(self.files):
@@ -292,7 +292,7 @@ class MappedFiles:
         return self.files[index] if 0 <= index < len(self.files) else None
 
     def is_in_memory(self, offset: int, size_bytes: int) -> bool:
-        """True if a look at the part of the range that is in its first file waits for no disk (`MappedRegion`)."""
+        """True if a read of the range waits for no disk, as far as it lies in its first file (`MappedRegion`)."""
         file = self.find(offset)
         if file is None:
             return True
@@ -341,7 +341,7 @@ class MappedFiles:
         return detached
 
     def view(self, offset: int, limit_bytes: int) -> memoryview:
-        """Up to `limit_bytes` from `offset` inside one file; empty if no file holds `offset`."""
+        """View of at most `limit_bytes` from `offset` on, inside one file; empty if no file holds `offset`."""
         file = self.find(offset)
         if file is None or limit_bytes <= 0:
             return memoryview(b"")

@@ -27,7 +27,7 @@ Part = tuple[bytes, bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """None of the messages is of a transaction, an inner batch or delayed."""
+    """Messages of one client for one queue. None of them is of a transaction, an inner batch or delayed."""
 
     topic: str
     queue_id: int

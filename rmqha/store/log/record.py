@@ -112,7 +112,7 @@ class Record:
     topic: str
     properties: bytes
 
-    def anew(self, topic: str, queue_id: int, properties: bytes, store_host: Host) -> NewMessage:
+    def as_new_message(self, topic: str, queue_id: int, properties: bytes, store_host: Host) -> NewMessage:
         """The message that is stored of this one again, in another place."""
         return NewMessage(
             topic,

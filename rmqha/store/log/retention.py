@@ -43,8 +43,9 @@ class ReplicaNeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionInput:
-    """`files` are the oldest ones, oldest first, without the one that records are appended to, `active`; it may be left
-    out (None) while it is empty. `used_bytes` of the disk does not count removed files that are still on it."""
+    """State of the log and its disk at one moment. `files` are the oldest ones, oldest first, without `active`, to
+    which records are appended; `active` may be None while it is empty. `used_bytes` of the disk does not count removed
+    files that are still on it."""
 
     wall_ms: int
     local_hour: int
@@ -57,11 +58,11 @@ class RetentionInput:
     free_bytes: int
     needs: Sequence[ReplicaNeed] = ()
     start_offset: int = 0
-    """Asked for by an operator: the log may begin here."""
+    """Physical offset at which an operator lets the log begin."""
     on_demand: bool = False
-    """Asked for by an operator: expired files go whatever the hour."""
+    """True if an operator asked for it: expired files go whatever the hour."""
     may_append: bool = False
-    """A serving master may end the active file so that it can go too."""
+    """True of a serving master: it may end the active file so that this can go too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +72,13 @@ class HeldFile:
     start_offset: int
     reason: RetentionReason
     by: tuple[ReplicaNeed, ...]
-    """Empty: the replica itself, which has not yet settled it."""
+    """Slaves that need it; () if the replica itself has not yet settled it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """`removed` from the oldest on. `passed_over` are slaves that lose bytes they still need and will copy everything
-    again. `refusal` is why sends are refused, "" if they are not."""
+    """Plan of one removal. `removed`: files from the oldest on. `passed_over`: slaves that lose bytes which they still
+    need, and will copy everything again. `refusal`: the reason why sends are refused, "" if they are not."""
 
     removed: tuple[tuple[RetainedFile, RetentionReason], ...]
     roll: RetentionReason | None
@@ -87,6 +88,7 @@ class RetentionPlan:
 
 
 def plan(config: BrokerConfig, now: RetentionInput) -> RetentionPlan:
+    """The files to remove now, by the keys of retention and the space of the disk."""
     share = _used_percent(now.used_bytes, now.free_bytes)
     forced = config.clean_file_forcibly_enable and share > config.forcible_ratio
     critical = share > config.disk_space_warning_level_ratio
@@ -129,7 +131,7 @@ def _used_percent(used_bytes: int, free_bytes: int) -> float:
 
 
 class _Due:
-    """The rules, with what the removals of this look have freed so far."""
+    """The rules of removal, and the bytes that the removals of this plan have freed so far."""
 
     def __init__(self, config: BrokerConfig, now: RetentionInput, share: float, forced: bool) -> None:
         self._config = config

@@ -66,7 +66,7 @@ def find_tail(log: CommitLog, end: int) -> LogTail:
 
 
 def _is_torn(log: CommitLog, end: int, pieces: list[TrailingBytes]) -> bool:
-    """One record's beginning at the end, and zeros behind that record."""
+    """True if one record's beginning stands at `end`, and zeros behind that record."""
     if not pieces or len(pieces) > 1 or pieces[0].offset != end:
         return not pieces
     file = log.files.find(end)

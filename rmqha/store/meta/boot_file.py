@@ -27,7 +27,8 @@ class LastStop(IntEnum):
 
 
 class BootFile:
-    """`unclean` is the flag of ruling 3; it stays over restarts until `set_unclean(False)`."""
+    """The files that tell how the last run ended. `unclean` is the flag of ruling 3; it stays over restarts until
+    `set_unclean(False)`."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -71,31 +72,31 @@ class BootFile:
         return lines
 
     def running(self, process_id: int) -> None:
-        """Before anything is changed: from now on a crash is seen."""
+        """Note that the broker runs, before anything is changed: from now on a crash is seen."""
         self._write()
         with disk_errors(self._disk, ABORT_PATH, "write the file"):
             self._disk.write_atomic(ABORT_PATH, str(process_id).encode())
 
     def recovered(self) -> None:
-        """The checks after a loss of power or a failed sync are done and their outcome is durable."""
+        """Note that the checks after a loss of power or a failed sync are done, and their outcome is durable."""
         if self._recorded_id != self._boot_id or self.failed:
             self._recorded_id, self.failed = self._boot_id, False
             self._write()
 
     def set_failed(self) -> None:
-        """A sync has failed: unclean too. Durable on return."""
+        """Note that a sync has failed, which makes the store unclean too. Durable on return."""
         if not self.failed:
             self.failed = self.unclean = True
             self._write()
 
     def set_unclean(self, unclean: bool) -> None:
-        """Durable on return."""
+        """Set or clear `unclean`. Durable on return."""
         if unclean != self.unclean:
             self.unclean = unclean
             self._write()
 
     def stopped(self) -> None:
-        """Everything is durable: the next start is a clean one."""
+        """Note that everything is durable: the next start is a clean one."""
         with disk_errors(self._disk, ABORT_PATH, "remove the file"):
             self._disk.remove(ABORT_PATH)
 

@@ -117,7 +117,7 @@ class CheckpointFile:
 
 
 class ProgressFile:
-    """Up to which position the log's records are whole and durable and their queue entries too.
+    """Position up to which the log's records are whole and durable, and their queue entries too.
 
     It has two slots of one sector, written in turn after the data was synced: whichever content of either a power loss
     leaves, it is true. A cut lowers both, durably, before it touches the log. The checkpoint's bytes are kept with it:
@@ -134,7 +134,7 @@ class ProgressFile:
         self.unit_count = 0
         """Number of entries that the queues have below `position`. Fewer at the next start: some are missing."""
         self.is_foreign = False
-        """Another program has used the store since."""
+        """True if another program has used the store since."""
         self.cut_offset: int | None = None
         """Offset at which a cut that may not have been finished was to end: zeros there may be followed by what it
         dropped."""

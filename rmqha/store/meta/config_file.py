@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class LoadedFile(NamedTuple, Generic[T]):
-    """`value` is None if there is no file; `lines` has one sentence per finding."""
+    """A table as it was loaded. `value` is None if there is no file; `lines` has one sentence per finding."""
 
     value: T | None
     lines: list[str]
@@ -63,7 +63,7 @@ def _object(data: bytes) -> Mapping[str, Any]:
 
 
 def _nothing(disk: Disk, path: str, wrong: dict[str, str]) -> LoadedFile[Any]:
-    """No file holds a table. Empty ones are as good as none: RocketMQ leaves such behind."""
+    """The result if no file holds a table. Empty files count as none: RocketMQ leaves such behind."""
     if all(reason == "is empty" for reason in wrong.values()):
         return LoadedFile(None, [f"{known} {reason}." for known, reason in wrong.items()])
     reasons = " and ".join(f"{place(disk, known)} {reason}" for known, reason in wrong.items())

@@ -51,7 +51,8 @@ def decode(slot: bytes, where: str) -> tuple[int, bool] | None:
 
 
 class EndMark:
-    """`offset` is None where nothing tells: a store of an older release, or both sectors are damaged."""
+    """The file `rmqha.end`. `offset` is None where nothing tells the log's end: in a store of an older release, or if
+    both sectors are damaged."""
 
     __slots__ = ("_disk", "_path", "_region", "_turn", "failed", "is_exact", "offset")
 
@@ -65,10 +66,10 @@ class EndMark:
         """False if one sector is damaged: the log may have been written further than `offset`, but was acknowledged
         no further unless that sector has rotted."""
         self.failed = False
-        """A sync had failed, and what it was to save has not been written again since."""
+        """True if a sync had failed, and what it was to save has not been written again since."""
 
     def load(self) -> list[str]:
-        """Returns one sentence per finding."""
+        """Read the mark. Returns one sentence per finding."""
         with disk_errors(self._disk, self._path, "read the file"):
             data = self._disk.read(self._path) if self._disk.exists(self._path) else b""
         lines: list[str] = []
@@ -91,23 +92,24 @@ class EndMark:
         return lines
 
     def raise_to(self, offset: int) -> None:
-        """The log is written up to `offset`. Raises OSError."""
+        """Note that the log is written up to `offset`. Raises OSError."""
         self._write(offset)
         self.offset = offset
 
     def lower(self, offset: int) -> None:
-        """Before a cut to `offset`, and when an opening has found the log's end. Raises OSError."""
+        """Lower the mark to `offset`: before a cut, and when an opening has found the log's end. Raises OSError."""
         self._write(offset)
         self._write(offset)
         self.offset, self.is_exact = offset, True
 
     def settle(self, offset: int) -> None:
-        """The log ends at `offset`. Raises OSError."""
+        """Note that the log ends at `offset`. Raises OSError."""
         if offset != self.offset or not self.is_exact:
             self.lower(offset)
 
     def set_failed(self, failed: bool) -> None:
-        """Into the page cache only, which is what a failed sync makes doubtful. Raises OSError."""
+        """Set the flag of a failed sync, in the page cache only: a failed sync makes just that doubtful. Raises
+        OSError."""
         if failed != self.failed:
             self.failed = failed
             self.lower(self.offset or 0)

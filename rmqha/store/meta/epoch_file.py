@@ -3,8 +3,8 @@
 Source: formats.md §7 (epochFileCheckpoint). Line 1 is the number of entries, line 2 a CRC-32 over the entry lines
 (0 = do not check), then `epoch-startOffset` per line. `.bak` is the file as it was before the newest entry, or it is
 missing. It cannot stand in for a damaged file: without the newest entry the one before it seems to go on to the log's
-end, and a handshake would leave bytes that another master wrote. It is what a crash in `append` leaves, and only where
-the file is missing it is taken.
+end, and a handshake would leave bytes that another master wrote. It is used only if the file is missing, as after a
+crash in `append`.
 
 `rmqha.epochs` holds the same entries as the file. It is written before it, so it lacks none, unless another program
 has written the file since: then `.bak` is no shorter than the copy. An appended entry costs five syncs: two for the
@@ -148,7 +148,7 @@ class EpochFile:
         return lines
 
     def _copy(self, lines: list[str]) -> EpochHistory | None:
-        """None if there is none that can be read."""
+        """The history of our copy; None if there is none that can be read."""
         try:
             fields = sidecar.read(self._disk, COPY_PATH)
             return None if fields is None else decode_copy(fields)
@@ -224,7 +224,7 @@ class EpochFile:
         self.history = history
 
     def append(self, entry: EpochEntry) -> bool:
-        """False, and nothing done, unless both numbers exceed those of the last entry."""
+        """Append an entry; False, and nothing done, unless both its numbers exceed those of the last entry."""
         history = self.history.appended(entry)
         if history is None:
             return False
@@ -236,7 +236,8 @@ class EpochFile:
         return True
 
     def replace(self, history: EpochHistory) -> None:
-        """Other entries for the same log. The old ones do not stay as a backup: they may contradict these."""
+        """Replace all entries by others of the same log. The old ones do not stay as a backup: they may contradict
+        these."""
         with disk_errors(self._disk, BACKUP_PATH, "remove the file"):
             if self._disk.exists(BACKUP_PATH):
                 self._disk.remove(BACKUP_PATH)
@@ -283,7 +284,7 @@ class HighestEpochFile:
         self.value = Epoch(0)
 
     def load(self) -> None:
-        """Raises StoreError if the file is damaged: to guess here could let an old master's bytes in."""
+        """Read the epoch. Raises StoreError if the file is damaged: a guess could let an old master's bytes in."""
         try:
             fields = sidecar.read(self._disk, self.PATH)
             self.value = Epoch(sidecar.number(fields, "highest_epoch") if fields is not None else 0)
@@ -299,7 +300,7 @@ class HighestEpochFile:
             sidecar.write(self._disk, self.PATH, {"highest_epoch": self.value})
 
     def raise_to(self, epoch: Epoch) -> None:
-        """Durable when it returns; a lower or equal value does nothing."""
+        """Set the epoch if it is higher than the present one. Durable on return."""
         if epoch > self.value:
             sidecar.write(self._disk, self.PATH, {"highest_epoch": epoch})
             self.value = epoch

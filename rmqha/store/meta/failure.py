@@ -16,7 +16,7 @@ from rmqha.store.meta.end_mark import EndMark
 
 
 class StoreFailure:
-    """`reason` is "" while the store may be used."""
+    """A failure that ends a store's use. `reason` is "" while the store may be used."""
 
     def __init__(self, boot: BootFile, mark: EndMark, tracer: Tracer) -> None:
         self._boot = boot
@@ -26,11 +26,11 @@ class StoreFailure:
 
     @property
     def is_remembered(self) -> bool:
-        """An earlier run had one, and what it wrote has not been written again."""
+        """True if an earlier run had a failure, and what it wrote has not been written again."""
         return self._boot.failed or self._mark.failed
 
     def check(self) -> None:
-        """Raises StoreError with the reason, if there is one."""
+        """Raise StoreError with the reason, if there is one."""
         if self.reason:
             raise StoreError(self.reason)
 
@@ -69,7 +69,7 @@ class StoreFailure:
         return kept
 
     def mended(self) -> None:
-        """Everything was written again and is durable. Raises StoreError."""
+        """Note that everything was written again and is durable. Raises StoreError."""
         try:
             self._mark.set_failed(False)
         except OSError as error:

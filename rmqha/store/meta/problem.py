@@ -1,4 +1,4 @@
-"""Turns what the disk or the bytes say into the one sentence that the user reads."""
+"""Errors of the disk, and of bytes that are not as they must be, as one sentence for the user."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class DiskErrors:
         self._doing = doing
 
     def __enter__(self) -> None:
-        """Nothing is taken."""
+        """Do nothing: only the end of the block matters."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -98,6 +98,7 @@ def damaged(
     phy_offset: int = -1,
     size_bytes: int = 0,
 ) -> DamagedError:
-    """A file is not what it must be: names file, offset, what was expected and found, and what can be done."""
+    """The error for a file that is not what it must be: its sentence names file, offset, what was expected and found,
+    and what can be done."""
     text = f"{place(disk, path)} at byte {offset}: expected {expected}, found {found}; {choices}"
     return DamagedError(text, phy_offset, size_bytes)

@@ -29,7 +29,7 @@ def encode(fields: dict[str, Any]) -> bytes:
 
 
 def decode(data: bytes, where: str) -> dict[str, Any]:
-    """Raises BadSidecarError for other bytes, StoreError for a newer version."""
+    """The fields of a sidecar's bytes. Raises BadSidecarError for other bytes, StoreError for a newer version."""
     try:
         outer = cbor2.loads(data)
     except (cbor2.CBORDecodeError, ValueError, RecursionError, MemoryError, OverflowError) as error:

@@ -74,7 +74,7 @@ class BatchConsumeQueue(UnitFiles):
         self._floor = 0
         self._min_seen_for = -1
 
-    # --- look -------------------------------------------------------------------------------------------------------
+    # --- read -------------------------------------------------------------------------------------------------------
     def unit(self, index: int) -> BatchUnit:
         """A unit that exists."""
         return BatchUnit._make(_STRUCT.unpack_from(self.files.view(index * UNIT_BYTES, UNIT_BYTES)))
@@ -166,7 +166,7 @@ class BatchConsumeQueue(UnitFiles):
     # --- open -------------------------------------------------------------------------------------------------------
     def recover(self, log: CommitLog, position: int, *, whole: bool) -> RecoveredEntries:
         """Find the end and drop what belongs to records at or behind `position`, or is no unit of this log: as
-        `ConsumeQueue.recover` does, with `whole` by a look at every unit."""
+        `ConsumeQueue.recover` does. With `whole` every unit is checked."""
         lines, dropped = self.files.load_derived()
         if not self.files.files:
             return RecoveredEntries(lines, log.min_offset if dropped else None)
@@ -192,8 +192,9 @@ class BatchConsumeQueue(UnitFiles):
         return RecoveredEntries(lines, max(self.last_end, log.min_offset) if lost or dropped else None)
 
     def _lacks_its_beginning(self, log_min: int) -> bool:
-        """In front of the records of the log there is always an entry of a removed one, unless they begin at 0. A file
-        that was never synced goes with a loss of power, whatever became of those behind it."""
+        """True if units in front are missing. An entry of a removed record always stands in front of the records of the
+        log, unless they begin at 0. A loss of power may take a file that was never synced and leave those behind
+        it."""
         low = self.first_index
         return low > 0 and self.end_index > low and self.unit(low).phy_offset >= log_min
 
@@ -226,8 +227,8 @@ class BatchConsumeQueue(UnitFiles):
         return found == (*said, unit.store_timestamp_ms)
 
     def _left_over(self, position: int, log_end: int) -> tuple[bool, bool]:
-        """Two answers about the units behind end_index: True if some are behind the log's end, and if anything there
-        may have been a unit of a record below `position`."""
+        """Two answers about the units behind end_index: True if some are behind the log's end, and True if anything
+        there may have been a unit of a record below `position`."""
         at = self.end_index * UNIT_BYTES
         behind = lost = False
         for file in self.files.files:
@@ -273,7 +274,7 @@ class BatchConsumeQueues(QueueTable[BatchConsumeQueue]):
 
     # --- types ------------------------------------------------------------------------------------------------------
     def add_topics(self, topics: Iterable[str]) -> None:
-        """These topics are BatchCQ ones. What ConsumeQueues hold of them is moved here. Raises StoreError."""
+        """Note that these topics are BatchCQ ones. What ConsumeQueues hold of them is moved here. Raises StoreError."""
         new = set(topics) - self.topics
         self.topics |= new
         self._to_move |= new

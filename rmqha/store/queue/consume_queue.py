@@ -49,7 +49,7 @@ class ConsumeQueue(UnitFiles):
         self._floor = 0
         self._min_seen_for = -1
 
-    # --- look -------------------------------------------------------------------------------------------------------
+    # --- read -------------------------------------------------------------------------------------------------------
     def unit(self, queue_offset: int) -> tuple[int, int, int]:
         """(physical offset, size, tagsCode) of an entry that exists."""
         return UNIT.unpack_from(self.files.view(queue_offset * UNIT_BYTES, UNIT_BYTES))
@@ -171,7 +171,7 @@ class ConsumeQueue(UnitFiles):
         """Find max_offset and drop what belongs to records at or behind `position`, or is no entry of this log.
 
         Entries are written in order, so a binary search finds the first unwritten one; with `whole` (power was lost,
-        any sector may be missing) every unit of the files is looked at instead. The newest entry that stays must agree
+        any sector may be missing) every unit of the files is checked instead. The newest entry that stays must agree
         with its record: a crash may have stopped a cut in the middle of a unit.
         """
         lines, dropped = self.files.load_derived()
@@ -207,8 +207,9 @@ class ConsumeQueue(UnitFiles):
         return RecoveredEntries(lines, repair_from)
 
     def _lacks_its_beginning(self, log_min: int, *, whole: bool) -> bool:
-        """In front of the records of the log there is always an entry of a removed one, unless they begin at 0. Where
-        no entry is left, a loss of power may have taken the files in front too."""
+        """True if entries in front are missing. An entry of a removed record always stands in front of the records of
+        the log, unless they begin at 0. Where no entry is left, a loss of power may have taken the files in front
+        too."""
         if not self.first_offset:
             return False
         if self.max_offset <= self.first_offset:
@@ -236,8 +237,8 @@ class ConsumeQueue(UnitFiles):
         return (parts[0], parts[2], parts[3], topic) == (size, self.queue_id, queue_offset, self.topic.encode())
 
     def _left_over(self, position: int, log_end: int) -> tuple[bool, bool]:
-        """Two answers about the entries behind max_offset: True if some are behind the log's end, and if anything there
-        may have been an entry of a record below `position`."""
+        """Two answers about the entries behind max_offset: True if some are behind the log's end, and True if anything
+        there may have been an entry of a record below `position`."""
         at = self.max_offset * UNIT_BYTES
         behind = lost = False
         for file in self.files.files:
@@ -379,7 +380,7 @@ class ConsumeQueues(QueueTable[ConsumeQueue]):
             )
 
     def add_started(self, topic: str, queue_id: int) -> None:
-        """A queue that is known by its start only."""
+        """Add a queue that is known by its start only."""
         self.unit_count += self.make(topic, queue_id).max_offset
 
     def forget(self) -> None:

@@ -29,7 +29,7 @@ class PendingDispatch(deque[DispatchedRecord | DispatchedRun | DispatchedBlock])
         self.record_count += count
 
     def take(self) -> None:
-        """The first is done with."""
+        """Remove the first item, which has been dispatched."""
         item = self.popleft()
         if isinstance(item, DispatchedRecord):
             self.record_count -= 1
@@ -42,7 +42,7 @@ class PendingDispatch(deque[DispatchedRecord | DispatchedRun | DispatchedBlock])
             self.take()
 
     def take_part(self, run: DispatchedRun, count: int) -> DispatchedRun:
-        """The first records of `run`, which is the first: the rest of it stays."""
+        """The first `count` records of `run`, which is the first item: the rest of it stays."""
         self.record_count -= count
         if count == len(run.tails):
             self.popleft()
@@ -56,7 +56,8 @@ class PendingDispatch(deque[DispatchedRecord | DispatchedRun | DispatchedBlock])
 
 
 class FreshRecords:
-    """In log order, for each follower apart. `clear` whenever bytes of the log may become others."""
+    """Records that this master has just appended, in log order, for each follower apart. Call `clear` whenever bytes of
+    the log may become others."""
 
     def __init__(self) -> None:
         self._followers: list[PendingDispatch] = []

@@ -68,7 +68,8 @@ def walk(log: CommitLog, position: int, end_offset: int) -> Iterator[tuple[int, 
 
 
 def bad_record(log: CommitLog, position: int, error: BadRecordError, size_bytes: int = 0) -> DamagedError:
-    """`size_bytes`: of the record by its queue's entry, 0 if none was asked."""
+    """The error for bytes at `position` that are no record. `size_bytes`: of the record by its queue's entry, 0 if none
+    was asked."""
     expected, _, found = str(error).removeprefix("expected ").partition(", found ")
     at = position - log.file_start(position)
     return damaged(log.disk, log.file_path(position), at, expected, found, _CHOICES, position, size_bytes)
@@ -94,17 +95,17 @@ class QueueOffsets:
         self.last_store_timestamp_ms = 0
 
     def take_from_queues(self, covered: int) -> None:
-        """The queues hold every record below `covered`."""
+        """Note that the queues hold every record below `covered`."""
         self.next.clear()
         self.fresh.clear()
         self.covered = self._base = covered
 
     def forget(self) -> None:
-        """An append failed half-way: what stands in the log must be read again."""
+        """Forget the remembered offsets, as an append failed half-way: what stands in the log must be read again."""
         self.take_from_queues(self._base)
 
     def next_for(self, key: tuple[str, int]) -> int:
-        """Look up, remembering the queue's own end at first use. `cover` must have been called."""
+        """The next queue offset of a queue; its own end is remembered at first use. `cover` must have been called."""
         found = self.next.get(key)
         if found is None:
             found = self.next[key] = self._queue_end(key)
@@ -147,8 +148,8 @@ class DispatchService:
         *,
         is_keyed: bool = False,
     ) -> None:
-        """Without a kernel each record is read by itself. `is_keyed`: one of `derived` looks at the keys of records
-        that are read in the log."""
+        """Make a service for all of `derived`. Without a kernel each record is read by itself. `is_keyed`: one of
+        `derived` needs the keys of records that are read in the log."""
         self._is_keyed = is_keyed
         self.scans_in_bulk = kernel is not None and kernel.scans_in_bulk
         """No other way to dispatch much is as fast as this one's."""
@@ -191,7 +192,7 @@ class DispatchService:
         return more
 
     def _collect_fresh(self, stop: int, end_offset: int) -> int:
-        """From `position` on, what need not be read; where that ends."""
+        """Collect from `position` on the records that need not be read in the log; returns where they end."""
         fresh, collects, position = self._fresh, [derived.collect for derived in self._derived], self.position
         fresh.forget_below(position)
         while fresh and self._first.to_make_count < MAX_MADE_COUNT:

@@ -1,9 +1,8 @@
 """Derived state, made from the log and to be made again at will: the contract of all derived state. Data plane.
 
 ConsumeQueues, batch queues and the index implement `CommitLogDispatcher`; the store keeps one list of them, so that
-whatever
-happens to the log (a cut, a lost power, old files that go) happens to each. Nothing here is a source of truth: a
-derived file that cannot be trusted is dropped and its part of the log dispatched again.
+whatever happens to the log (a cut, a lost power, old files that go) happens to each. Nothing here is a source of truth:
+a derived file that cannot be trusted is dropped and its part of the log dispatched again.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ class DispatchedRun(NamedTuple):
     bounds: list[int]
     """Offsets at which each record begins in the log, and the end of the last one."""
     tails: list[bytes]
-    """Tails of each record: the encoded properties with their length in front, two bytes."""
+    """Tail of each record: the encoded properties with their length in front, two bytes."""
 
     def count_to(self, stop: int, end_offset: int) -> int:
-        """Number of the first records begin below `stop` and end at or below `end_offset`."""
+        """Number of records, from the first on, that begin below `stop` and end at or below `end_offset`."""
         bounds = self.bounds
         return min(bisect_left(bounds, stop, 0, len(bounds) - 1), bisect_right(bounds, end_offset, 1) - 1)
 
@@ -97,9 +96,9 @@ class DispatchedBlock(NamedTuple):
 
 
 class RecoveredEntries(NamedTuple):
-    """One sentence per finding, and the physical offset from which records must be dispatched again if entries below
-    the position that was asked for are gone; None if none are. `lost_start`: of a queue without a record in the log
-    nobody knows here where it goes on."""
+    """Result of a recovery of derived state: one sentence per finding, and the physical offset from which records must
+    be dispatched again if entries below the position that was asked for are gone; None if none are. `lost_start`: True
+    if it is not known where queues without a record in the log go on."""
 
     lines: list[str]
     repair_from: int | None
@@ -123,10 +122,10 @@ class CommitLogDispatcher(Protocol):
     """
 
     to_make_count: int
-    """New queues among what has been collected: each will make a file."""
+    """Number of new queues among what has been collected: each will make a file."""
 
     def missing_count(self, block: DispatchedBlock) -> int:
-        """Queues of a block that are to be made."""
+        """Number of queues of a block that are to be made."""
         ...
 
     @property
@@ -164,7 +163,7 @@ class CommitLogDispatcher(Protocol):
         ...
 
     def trim(self, log_min: int) -> Sequence[DetachedFile]:
-        """The log begins at `log_min` now: forget the files that only speak of records before it. They stay on disk and
+        """Forget the files that only speak of records before `log_min`, where the log begins now. They stay on disk and
         open; the caller closes and removes them, in this order, in another thread."""
         ...
 

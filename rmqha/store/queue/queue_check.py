@@ -1,9 +1,9 @@
 """Data plane: how much of a ConsumeQueue file is whole, at the speed of memory. A function of bytes.
 
-A loss of power may take any sector, so every unit has to be looked at, millions of them. What a lost sector leaves is
+A loss of power may take any sector, so every unit has to be checked, millions of them. What a lost sector leaves is
 zeros or an older content: zeros show in the size field of every unit, an older content in the order of the records of
-one unit in each sector. A unit that lies in two sectors may have lost its beginning alone, so its order is looked at
-too. Where these quick looks find anything else than a clean end, all units are compared one by one.
+one unit in each sector. A unit that lies in two sectors may have lost its beginning alone, so its order is checked
+too. Where these quick checks find anything else than a clean end, all units are compared one by one.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _samples_rise(units: memoryview, count: int, behind: int, log_end: int) -> b
 
 
 def _sampled(count: int) -> list[int]:
-    """Positions of the units that are looked at: the first and the last, two in each sector, those in two sectors."""
+    """Positions of the units that are checked: the first and the last, two in each sector, those in two sectors."""
     if not count:
         return []
     last = (count - 1) * UNIT_BYTES

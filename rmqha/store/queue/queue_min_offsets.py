@@ -22,7 +22,8 @@ QueueEnd = tuple[str, int, int]
 
 
 class QueueMinOffsets:
-    """`known` gives the first offset of queues that have no file; no entry: 0."""
+    """First offsets of queues of which this log has no record. `known`: the first offset of each queue that has no
+    file; without an entry it is 0."""
 
     def __init__(self, disk: Disk, queues: ConsumeQueues, batch_queues: BatchConsumeQueues) -> None:
         self._disk = disk
@@ -30,18 +31,18 @@ class QueueMinOffsets:
         self._batch_queues = batch_queues
         self._known: dict[tuple[str, int], int] = {}
         self.lacks = False
-        """This log was begun behind 0, and nobody has told where the queues end that have no record in it."""
+        """True if this log was begun behind 0, and no master has told the ends of the queues without a record in it."""
         self.restart_count = 0
         """Number of times that the log was begun anew."""
         self._learners: list[Callable[[], None]] = []
 
-    def hear(self, learner: Callable[[], None]) -> None:
+    def subscribe(self, learner: Callable[[], None]) -> None:
         """Call `learner` whenever the ends of queues are not known any more."""
         self._learners.append(learner)
 
     # --- life of the log --------------------------------------------------------------------------------------------
     def load(self) -> list[str]:
-        """Returns one sentence per finding. Raises StoreError for a newer version."""
+        """Read the sidecar. Returns one sentence per finding. Raises StoreError for a newer version."""
         lines: list[str] = []
         try:
             fields = sidecar.read(self._disk, PATH)
@@ -54,9 +55,9 @@ class QueueMinOffsets:
         return lines
 
     def recovered(self, log_min: int, unit_count: int, *, lost: bool) -> list[str]:
-        """The queues on disk have been found, the start of some may be `lost`. Had they `unit_count` entries, those in
-        front of the known starts included, and are all gone, they are made anew from the log, which says nothing of
-        queues without a record."""
+        """Note that the queues on disk have been found; the start of some may be `lost`. If they had `unit_count`
+        entries, those in front of the known starts included, and all are gone, they are made anew from the log, which
+        says nothing of queues without a record."""
         are_gone = not self._queues.table and not self._batch_queues.table and unit_count > sum(self._known.values())
         if log_min and (lost or are_gone) and not self.lacks:
             self.lose()
@@ -65,11 +66,11 @@ class QueueMinOffsets:
         return []
 
     def lose(self) -> None:
-        """Nothing is known any more of queues without a record, durably."""
+        """Note, durably, that nothing is known any more of queues without a record."""
         self._set(True, {})
 
     def restarted(self, phy_offset: int) -> None:
-        """The log begins anew there, without a queue; from 0 on it tells all."""
+        """Note that the log begins anew at `phy_offset`, without a queue; a log that begins at 0 tells all."""
         self.restart_count += 1
         if not phy_offset and (self.lacks or self._known):
             self._set(False, {})
@@ -82,8 +83,8 @@ class QueueMinOffsets:
         return [(topic, queue_id, end) for (topic, queue_id), end in sorted(found.items()) if end]
 
     def learn(self, ends: Iterable[QueueEnd]) -> int:
-        """Learn what the master said, durably; what it answered for must be dispatched here. The queues that have a
-        record know better. Returns the number of the others."""
+        """Store, durably, the ends that the master told; the log that it answered for must be dispatched here. Queues
+        that have a record keep their own end. Returns the number of the others."""
         has_record = self._queues.table.keys() | self._batch_queues.table.keys()
         self._set(False, {(topic, number): end for topic, number, end in ends if (topic, number) not in has_record})
         self._add()

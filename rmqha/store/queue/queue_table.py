@@ -45,7 +45,7 @@ class UnitFiles:
                 units = units[size:]
 
     def zero_from(self, end: int) -> None:
-        """Zero what the file that holds byte `end` has from there on."""
+        """Zero the rest of the file that holds byte `end`, from there on."""
         file = self.files.find(end)
         if file is not None:
             file.zero(end, file.used_end(end))
@@ -126,7 +126,7 @@ class QueueTable(ABC, Generic[QueueT]):
             self._dirty.update(keys)
 
     def trim(self, log_min: int) -> list[MappedFile]:
-        """Each queue keeps at least its newest file, which says where its offsets go on."""
+        """Trim all queues. Each keeps at least its newest file, which says where its offsets go on."""
         return [file for queue in self for file in queue.trim(log_min)]
 
     def sync(self) -> None:

@@ -99,7 +99,8 @@ def rebuild(log: CommitLog, queues: ConsumeQueues, service: DispatchService, end
 
 
 def _put_piece(file: Window, starts: I64, queues: ConsumeQueues, service: DispatchService) -> bool:
-    """False, with nothing done, if the piece needs the plain way."""
+    """Write the entries of a piece's records; False, with nothing done, if the piece must be dispatched record by
+    record."""
     records = _fields(file, starts)
     if records is None:
         return False
@@ -145,7 +146,7 @@ def _put_piece(file: Window, starts: I64, queues: ConsumeQueues, service: Dispat
 
 
 def _fields(file: Window, start: I64) -> _Records | None:
-    """None if a record's lengths do not add up, or it is one that takes more than one entry or none of ours."""
+    """The records' fields; None if the lengths of one do not add up, or if one takes several entries or none here."""
     data = file.data
     heads = unaligned(data, _HEAD)[start]
     size, sys_flag, queue_id, queue_offset = (

@@ -20,9 +20,9 @@ SNAPSHOT_PATH = "rmqha.timers"
 """Ours: what waits, for a start (`rmqha.broker.timers.snapshot`)."""
 UNIT_BYTES = 52
 ROLLED = 2
-"""The message waits on when the time of its slot has come."""
+"""Flag: the message waits on when the time of its slot has come."""
 DELETES = 4
-"""The message takes another one back."""
+"""Flag: the message takes another one back."""
 NO_POSITION = -1
 BLANK_BYTES = 16
 _PLAIN = 1

@@ -35,15 +35,15 @@ def slot_width_ms(precision_ms: int) -> int:
 
 
 class TimerWidths(NamedTuple):
-    """`width_ms` is that of the broker that wrote this. Entries of the timer topic's queue below `before_end` may have
-    been stored with another one, `before_ms` the last time; 0: none."""
+    """Widths of the slots. `width_ms` is that of the broker that wrote this. Entries of the timer topic's queue below
+    `before_end` may have been stored with another one, the last of which was `before_ms`; 0: none."""
 
     width_ms: int
     before_ms: int = 0
     before_end: int = 0
 
     def changed(self, width_ms: int, first_offset: int, end_offset: int) -> TimerWidths:
-        """Another width from now on. Entries from `first_offset` to `end_offset` wait."""
+        """The widths if `width_ms` counts from now on. Entries from `first_offset` to `end_offset` wait."""
         kept = self.settled(first_offset)
         if width_ms == kept.width_ms or first_offset >= end_offset:
             return kept._replace(width_ms=width_ms)
@@ -51,7 +51,7 @@ class TimerWidths(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """A change while messages waited, "" if there was none."""
+        """A sentence on a change while messages waited, "" if there was none."""
         if not self.before_ms:
             return ""
         return (
@@ -91,8 +91,8 @@ class WheelWidth(NamedTuple):
 
 
 def wheel_width(slots: Iterable[WheelSlot], read_ms: int) -> WheelWidth | None:
-    """By the time up to which messages are delivered, or that of the store's last record, which are near those of the
-    wheel; None if no slot says it. Raises what `slots` raises."""
+    """Width of the wheel's slots; None if no slot says it. `read_ms`: time up to which messages are delivered, or that
+    of the store's last record, which are near those of the wheel. Raises what `slots` raises."""
     counts: dict[int, int] = {}
     first_at: dict[int, int] = {}
     for slot in slots:

@@ -44,7 +44,7 @@ class Slave:
         self.greetings = 0
         self.store.restart_at(master.store.min_phy_offset)
         ends = QueueMaxOffsets(self.store, self, lambda: self.master, self.greet, broker.tracer)
-        self.sync = QueueMaxOffsetsSync(ends, self.store.queue_starts, cast("RemotingClient", self))
+        self.sync = QueueMaxOffsetsSync(ends, self.store.queue_min_offsets, cast("RemotingClient", self))
 
     def greet(self) -> None:
         self.greetings += 1

@@ -178,8 +178,8 @@ class LearningEnds:
         self._ends = core.queue_ends
         self._awaits = SimAwaits(process, rpc, draws)
         self._work = Coroutines()
-        starts = core.store.queue_starts
-        starts.hear(self._begin_soon)
+        starts = core.store.queue_min_offsets
+        starts.subscribe(self._begin_soon)
         if starts.lacks:
             self._begin_soon()
 
@@ -230,7 +230,7 @@ class Repairing:
         self._core = core
         self._awaits = RottenOffers(process, rpc, draws)
         self._work = Coroutines(self._begin_if_due)
-        core.store.damage.hear(self._begin_soon)
+        core.store.damage.subscribe(self._begin_soon)
         self._begin_if_due()
 
     def _begin_if_due(self) -> None:

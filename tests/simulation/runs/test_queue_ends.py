@@ -38,7 +38,7 @@ def test_a_master_that_waits_for_its_majority_tells_it(seed: int) -> None:
             world.scheduler.at(BACK_AT_MS, broker.boot)
 
     def look() -> None:
-        new = next(broker for broker in world.brokers if broker.store.queue_starts.restart_count)
+        new = next(broker for broker in world.brokers if broker.store.queue_min_offsets.restart_count)
         assert not new.store.lacks_queue_ends
         assert len(world.groups[0].history.acked) > acked_before[0] + 50
 

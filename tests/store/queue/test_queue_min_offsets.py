@@ -31,7 +31,7 @@ def test_only_a_log_that_was_begun_behind_0_lacks_them() -> None:
     store.close()
     store = open_store(disk)
     store.restart_at(PhyOffset(0))
-    assert store.queue_starts.restart_count == 1
+    assert store.queue_min_offsets.restart_count == 1
     store.close()
     assert not open_store(disk).lacks_queue_ends
     assert not filled(sim_disk()).lacks_queue_ends
@@ -39,7 +39,7 @@ def test_only_a_log_that_was_begun_behind_0_lacks_them() -> None:
 
 def test_an_idle_queue_goes_on_where_it_ended() -> None:
     disk, store = begun_behind()
-    assert store.queue_starts.learn([("T", 0, 936), ("T", 3, 1)]) == 2
+    assert store.queue_min_offsets.learn([("T", 0, 936), ("T", 3, 1)]) == 2
     assert not store.lacks_queue_ends
     assert store.queue_range("T", 0) == (936, 936)
     assert store.queues() == {"T": [0, 3]}
@@ -60,7 +60,7 @@ def test_an_idle_queue_goes_on_where_it_ended() -> None:
 def test_wherever_in_a_file_it_ended(end: int) -> None:
     """80 entries to a file."""
     disk, store = begun_behind()
-    store.queue_starts.learn([("T", 0, end)])
+    store.queue_min_offsets.learn([("T", 0, end)])
     for number in range(100):
         assert store.append(message(number), 1).queue_offset == end + number
     commit_all(store)
@@ -74,24 +74,24 @@ def test_wherever_in_a_file_it_ended(end: int) -> None:
 
 def test_a_queue_with_a_record_knows_better() -> None:
     _, store = begun_behind()
-    store.queue_starts.learn([("T", 0, 5)])
+    store.queue_min_offsets.learn([("T", 0, 5)])
     store.append(message(1), 1)
     commit_all(store)
-    assert store.queue_starts.learn([("T", 0, 900), ("T", 1, 7)]) == 1
+    assert store.queue_min_offsets.learn([("T", 0, 900), ("T", 1, 7)]) == 1
     assert (store.queue_range("T", 0), store.queue_range("T", 1)) == ((5, 6), (7, 7))
 
 
 def test_a_batch_topic_too() -> None:
     disk, store = begun_behind()
     store.add_batch_topics({"B"})
-    store.queue_starts.learn([("B", 0, 44)])
+    store.queue_min_offsets.learn([("B", 0, 44)])
     assert store.append(message(1, topic="B"), 1).queue_offset == 44
     commit_all(store)
     assert store.queue_range("B", 0) == (44, 45)
     store.truncate(START)
     assert store.append(message(1, topic="B"), 1).queue_offset == 44
     commit_all(store)
-    assert store.queue_starts.ends() == [("B", 0, 45)]
+    assert store.queue_min_offsets.ends() == [("B", 0, 45)]
     store.close()
     assert open_store(disk).queue_range("B", 0)[1] == 45
 
@@ -99,12 +99,12 @@ def test_a_batch_topic_too() -> None:
 def test_what_a_master_tells() -> None:
     store = filled(sim_disk())
     commit_all(store)
-    assert store.queue_starts.ends() == [("T", 0, 6), ("T", 1, 6)]
+    assert store.queue_min_offsets.ends() == [("T", 0, 6), ("T", 1, 6)]
 
 
 def test_a_damaged_file_says_that_nothing_is_known() -> None:
     disk, store = begun_behind()
-    store.queue_starts.learn([("T", 0, 5)])
+    store.queue_min_offsets.learn([("T", 0, 5)])
     store.close()
     for bad in (b"", b"nonsense", sidecar.encode({"lacks": False, "starts": [["T", -1, 5]]}), sidecar.encode({})):
         disk.write_atomic(PATH, bad)
@@ -129,7 +129,7 @@ def test_queues_that_are_made_anew_know_nothing_of_idle_ones() -> None:
     disk = sim_disk()
     store = open_store(disk)
     store.restart_at(START)
-    store.queue_starts.learn([("T", 1, 9)])
+    store.queue_min_offsets.learn([("T", 1, 9)])
     for number in range(20):
         store.append(message(number, body=b"x" * 500), number)
     commit_all(store)

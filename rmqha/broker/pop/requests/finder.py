@@ -360,7 +360,7 @@ class PopFinder:
         encoded = encode_properties(properties)
         if len(encoded) > MAX_PROPERTIES_BYTES:
             return bytes(data)
-        message = record.anew(pop.topic, record.queue_id, encoded, record.store_host)
+        message = record.as_new_message(pop.topic, record.queue_id, encoded, record.store_host)
         name, version = topic_field(pop.topic)
         return encode(message, name, version, record.queue_offset, record.phy_offset, record.store_timestamp_ms)
 
