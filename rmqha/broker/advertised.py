@@ -57,8 +57,8 @@ async def resolved(addresses: Iterable[str]) -> ResolvedHosts:
 
 
 def check_advertised(config: BrokerConfig, peers: Sequence[str], hosts: ResolvedHosts) -> None:
-    """`peers`: "host:port" of controllers and name servers. Raises ConfigError if one of them cannot reach an
-    advertised address."""
+    """Raise ConfigError if one of `peers` cannot reach an advertised address. `peers`: "host:port" of controllers and
+    name servers."""
     for key, host in advertised_hosts(config).items():
         if host in ("0.0.0.0", "::"):
             raise ConfigError(

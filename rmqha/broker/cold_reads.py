@@ -14,11 +14,11 @@ COLD_WAIT_MS = 2_000
 """Time (ms) that a request waits for a thread to read its messages into memory, unless it may wait longer; then it is
 to be sent again. Some clients give up after three seconds."""
 MAX_LOAD_COUNT = 3
-"""Reads into memory for one look: of a queue's entries, of its messages, and of what was dropped meanwhile."""
+"""Loads into memory for one read of a queue: of its entries, of its messages, and of what was dropped meanwhile."""
 TROUBLE_MS = 10_000
 """Time (ms) after which what the disk could not read is tried again."""
 MAX_PENDING_COUNT = 10_000
-"""Looks that are remembered; the oldest gives way."""
+"""Reads of queues that are remembered; the oldest gives way."""
 
 ColdPart = tuple[str, int, ColdRange]
 """Topic, queue id, and range of the queue's files and of the log."""
@@ -56,25 +56,27 @@ class ColdReads:
 
 @dataclass(slots=True)
 class AwaitedRead:
-    """A look that found something not in memory."""
+    """A read of a queue that found something not in memory."""
 
     part: ColdPart | None = None
     """The part that is being read for it."""
     load_count: int = 0
     is_single: bool = False
-    """True to take one entry: the disk could not read several together, with others' messages between them."""
+    """True if one entry is to be read at a time: the disk could not read several together, with others' messages
+    between them."""
     trouble: str = ""
     """The reason why the disk cannot read it, until `retry_at_ms`."""
     retry_at_ms: int = 0
 
     @property
     def from_memory(self) -> bool:
-        """False once what was read for it should be there: some file systems keep nothing in memory."""
+        """False after MAX_LOAD_COUNT loads: some file systems keep nothing in memory, so the read then waits for the
+        disk."""
         return self.load_count < MAX_LOAD_COUNT
 
 
 class AwaitedReads(Generic[K]):
-    """Looks that are made again when a part has been read, by the place that they begin at."""
+    """Reads of queues that are tried again when a part has been loaded, by the place at which they begin."""
 
     def __init__(self, reads: ColdReads, clock: Clock) -> None:
         self._reads = reads
@@ -83,7 +85,7 @@ class AwaitedReads(Generic[K]):
         self._waiting: dict[ColdPart, dict[K, None]] = {}
 
     def get(self, place: K) -> AwaitedRead | None:
-        """None of a place that was in memory, as far as is known."""
+        """The waiting read that begins at `place`; None if all of it was in memory, as far as is known."""
         read = self._pending.get(place)
         if read is not None and read.trouble and read.retry_at_ms <= self._clock.now_ms():
             del self._pending[place]
@@ -91,7 +93,7 @@ class AwaitedReads(Generic[K]):
         return read
 
     def want(self, place: K, part: ColdPart) -> None:
-        """Have `part` read for a look at `place`."""
+        """Request that `part` is loaded for the read at `place`."""
         read = self._pending.setdefault(place, AwaitedRead())
         read.part = part
         self._waiting.setdefault(part, {})[place] = None
@@ -100,18 +102,18 @@ class AwaitedReads(Generic[K]):
             self.done(next(iter(self._pending)))
 
     def done(self, place: K) -> None:
-        """Forget a look that needs nothing more."""
+        """Forget the read at `place`, which needs nothing more."""
         self._pending.pop(place, None)
 
     def loaded(self, part: ColdPart) -> list[K]:
-        """The places that are to be looked at again: the part is in memory."""
+        """The places that are to be read again: the part is in memory."""
         places = self._take(part)
         for place in places:
             self._pending[place].load_count += 1
         return places
 
     def unreadable(self, part: ColdPart, reason: str) -> list[K]:
-        """The places that are to be looked at again: the disk cannot read the part."""
+        """The places that are to be read again: the disk cannot read the part."""
         places = self._take(part)
         for place in places:
             read = self._pending[place]
@@ -139,15 +141,15 @@ class MemoryLog(Protocol):
 
 
 class ColdEntries(AwaitedReads[tuple[str, int, int]]):
-    """Looks of services that go through queues in steps, by topic, queue id and first entry."""
+    """Reads of services that go through queues in steps, by topic, queue id and first entry."""
 
     def __init__(self, log: MemoryLog, reads: ColdReads, clock: Clock) -> None:
         super().__init__(reads, clock)
         self._log = log
 
     def bounds(self, topic: str, queue_id: int, offset: int, count: int) -> Bounds | None:
-        """The bounds within which `count` entries from `offset` on, and their records, may be looked at now; None: they
-        are being read. Raises DamagedError if the disk cannot read the first."""
+        """The bounds within which `count` entries from `offset` on, and their records, may be read now; None: they are
+        being loaded. Raises DamagedError if the disk cannot read the first."""
         place = topic, queue_id, offset
         read = self.get(place)
         if read is not None:

@@ -237,7 +237,7 @@ class BrokerCore:
         pops = PopServices(self.config, self.disk, self.store, self.driver, tables, self.timers, *places, reads)
         for line in pops.findings:
             self._tracer.event("recovery", finding=line)
-        self.store.before_cut(self._pops_cut)
+        self.store.before_cut(self._roll_back_pops)
         self.store.on_restart(self.timers.log_cut)
         return pops
 
@@ -400,12 +400,12 @@ class BrokerCore:
         self.pops.dispatched(grown)
 
     def loaded(self, part: ColdPart) -> None:
-        """A thread has read this part into memory: whoever waited for it looks again."""
+        """Try the reads again that waited for this part: a thread has loaded it into memory."""
         self.pull.loaded(part)
         self.pops.loaded(part)
 
     def unreadable(self, part: ColdPart, reason: str) -> None:
-        """The disk cannot read this part: whoever waited for it looks again, and may want the same part once more."""
+        """Try the reads again that waited for this part, which the disk cannot read; they may want it once more."""
         self.cold_reads.end(part)
         self.pull.unreadable(part, reason)
         self.pops.unreadable(part, reason)
@@ -441,9 +441,9 @@ class BrokerCore:
             return TICK_MS
         return self.timers.pause_ms()
 
-    def _pops_cut(self, end_offset: int) -> None:
+    def _roll_back_pops(self, end_offset: int) -> None:
         """Lower offsets that depend on a part of the log before its cut, durably. Raises OSError."""
-        if self.pops.cut.cut(end_offset) and (unsaved := self.offsets.unsaved()) is not None:
+        if self.pops.offset_rollback.roll_back(end_offset) and (unsaved := self.offsets.unsaved()) is not None:
             self.offsets.write(unsaved)
 
     def _deliveries_cut(self, end_offset: int) -> None:

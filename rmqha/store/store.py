@@ -765,7 +765,7 @@ class Store:
             )
         with self._flush, self._failure.remembered(), disk_errors(self._disk, LOG_DIRECTORY, "set the old log aside"):
             if phy_offset:
-                self.queue_min_offsets.lose()  # first: after a crash too little may be known of the old log, not too much
+                self.queue_min_offsets.lose()  # first: after a crash too little may be known, never too much
             directory = self._set_aside() if log.files.files else ""
             self.queue_min_offsets.restarted(phy_offset)
             self._trimmer.forget()

@@ -62,7 +62,8 @@ class PopCounts:
         counts[self._pair(entry.topic, entry.group)] += 1
 
     def stored_again(self, topic: str, group: str, count: int, over_count: int) -> None:
-        """`over_count`: with those that nobody will ask for."""
+        """Note `count` messages of a pop that were stored again for their group. `over_count`: their number with those
+        that are not stored, since nobody will ask for them."""
         pair = self._pair(topic, group)
         self.revived[pair] += count
         self._end(pair, over_count)

@@ -170,8 +170,8 @@ def assigned(
 
 
 class ModeRequests:
-    """`ask` sends a request to a name server and gives the answer, or the reason of a failure, to its argument.
-    `changed` sends new modes to slaves."""
+    """Processor of the requests that set and read message request modes. `ask` sends a request to a name server and
+    gives the answer, or the reason of a failure, to its argument. `changed` sends new modes to slaves."""
 
     def __init__(
         self,

@@ -56,7 +56,7 @@ from rmqha.wire.state.receipt import NORMAL, kind_of, normal_topic, retry_topic
 READ_COUNT = 256
 """Entries of one queue that a step reads."""
 READ_COUNTS = READ_COUNT, 64, 16, 4, 1
-"""Entries that a step looks back at: fewer where their records lie far apart."""
+"""Entries that a step reads back: fewer where their records lie far apart."""
 MAX_COPY_COUNT = 64
 MAX_COPY_BYTES = 1024 * 1024
 """Bytes of bodies that one call stores again, unless one checkpoint has more: a pop gives some hundred KiB, or one
@@ -351,7 +351,7 @@ class ReviveService:
         return True
 
     def _tell_unreadable(self, queue_id: int, offset: int, error: DamagedError) -> None:
-        """Once of each entry."""
+        """Trace that the disk cannot read an entry, once for each."""
         if self._unreadable.get(queue_id) != offset:
             self._unreadable[queue_id] = offset
             self._tracer.event("revive_held_by_disk", queue_id=queue_id, queue_offset=offset, reason=str(error))
@@ -504,7 +504,7 @@ class ReviveService:
         return message
 
     def _provide(self, topic: str, group: str) -> None:
-        """The group has an offset there from the beginning: who deletes the topic looks for whose it is."""
+        """Give the group an offset there from the beginning: by it a deletion of the topic finds the group."""
         self._topics.create_internal(topic, 1)
         if self._offsets.query(group, topic, 0) is None:
             self._offsets.commit(group, topic, 0, 0)

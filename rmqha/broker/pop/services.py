@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rmqha.broker.cold_reads import AwaitedReads, ColdEntries, ColdPart, ColdReads
 from rmqha.broker.pop.counts import GetCounts, PopCounts
-from rmqha.broker.pop.cut import PopCut
 from rmqha.broker.pop.modes import ModeRequests, ModeTable
+from rmqha.broker.pop.offset_rollback import PopOffsetRollback
 from rmqha.broker.pop.order_table import OrderTable
 from rmqha.broker.pop.positions import PopPositions, PopQueue
 from rmqha.broker.pop.recovery import PopRecovery
@@ -16,7 +16,7 @@ from rmqha.broker.pop.requests.finder import PopFinder, PopPlace
 from rmqha.broker.pop.requests.polls import Polls, sources
 from rmqha.broker.pop.requests.pop import PopProcessor
 from rmqha.broker.pop.requests.pop_request import PopRequestReader
-from rmqha.broker.pop.requests.questions import PopQuestions
+from rmqha.broker.pop.requests.query_requests import PopQueryRequests
 from rmqha.broker.pop.revive import DeliveredTime, ReviveService
 from rmqha.broker.replication.replica_driver import ReplicaDriver
 from rmqha.broker.requests.request import Channel, Handler
@@ -83,7 +83,7 @@ class PopServices:
         self.recovery = PopRecovery(
             store, offsets, self.positions, tracer, revive_topic, config.broker_name, self._recovered, self._entries
         )
-        self.cut = PopCut(store, offsets, tracer, revive_topic, config.broker_name)
+        self.offset_rollback = PopOffsetRollback(store, offsets, tracer, revive_topic, config.broker_name)
         around = store, driver, offsets, topics, groups, timers, clock, tracer, store_host
         names, told = (revive_topic, config.broker_name), (shell.wake_schedule, self.counts)
         self.revive = ReviveService(*around, *names, lambda: self._config.timer_precision_ms, *told, self._entries)
@@ -93,7 +93,7 @@ class PopServices:
         self._finder = PopFinder(config, store, *places, clock, memory_bytes, self._is_recovering, self._reads)
         parts = self.reader, self._finder, self.polls
         known = topics, self.positions, self.orders, clock
-        self.questions = PopQuestions(store, driver, *known, *parts)
+        self.queries = PopQueryRequests(store, driver, *known, *parts)
         self.pop = PopProcessor(
             config, store, driver, *known, store_host, revive_topic, statistics, gets, self.counts, *parts
         )
@@ -121,13 +121,13 @@ class PopServices:
         """Requests that may be answered later."""
         return {
             RequestCode.POP_MESSAGE: self.pop.process,
-            RequestCode.NOTIFICATION: self.questions.notify,
-            RequestCode.PEEK_MESSAGE: self.questions.peek,
+            RequestCode.NOTIFICATION: self.queries.notify,
+            RequestCode.PEEK_MESSAGE: self.queries.peek,
             **dict.fromkeys(ACK_CODES, self.acks.process),
         }
 
     def handlers(self) -> dict[int, Handler]:
-        return {**self.questions.handlers(), **self.mode_requests.handlers()}
+        return {**self.queries.handlers(), **self.mode_requests.handlers()}
 
     def in_flight(self) -> Mapping[tuple[str, str], int]:
         """Messages by topic and group that were given and are not done, those in order included."""
@@ -206,7 +206,7 @@ class PopServices:
         self.pop.timeout()
 
     def loaded(self, part: ColdPart) -> None:
-        """A thread has read this part into memory: whoever waited for it looks again."""
+        """Try the reads again that waited for this part: a thread has loaded it into memory."""
         self._retry(part[0], self._reads.loaded(part), self._entries.loaded(part))
 
     def unreadable(self, part: ColdPart, reason: str) -> None:

@@ -18,7 +18,8 @@ def parse_addresses(text: str, key: str) -> list[str]:
 
 
 class ControllerRoute:
-    """`target` is the address of the next request; report its result. The leader is remembered between requests."""
+    """The controller to ask next. `target` is its address; report the result of each request. The leader is remembered
+    between requests."""
 
     def __init__(self, addresses: list[str]) -> None:
         assert addresses

@@ -83,8 +83,9 @@ class HostTasks:
 
 
 class SendForwarder:
-    """`ready` returns True if sends would be accepted now; `admit` takes them as if they had just come. `window_ms`:
-    time for which sends are forwarded after a start or a change of the master."""
+    """Forwarding of sends to the group's new master. `ready` returns True if sends would be accepted now; `admit` takes
+    them as if they had just come. `window_ms`: time for which sends are forwarded after a start or a change of the
+    master."""
 
     def __init__(
         self,

@@ -50,7 +50,8 @@ class AcceptedConnection(NamedTuple):
 
 
 class HaAuthenticator:
-    """`security`: of the process; `mode`: haSecurity; `own`: identity in this replica's greeting."""
+    """Proof of identity on HA connections, both ways. `security`: of the process; `mode`: haSecurity; `own`: identity
+    in this replica's greeting."""
 
     def __init__(
         self,

@@ -49,7 +49,8 @@ class RecordHolders(Protocol):
 
 
 class ReadRepair:
-    """`settled` is called when a record was repaired, or is missing for good."""
+    """Fetch of damaged records from other replicas. `settled` is called when a record was repaired, or is missing for
+    good."""
 
     def __init__(self, store: Store, group: RecordHolders, tracer: Tracer, settled: Callable[[], None]) -> None:
         self._store = store

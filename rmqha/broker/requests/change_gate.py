@@ -15,8 +15,8 @@ for its duration."""
 
 @dataclass(frozen=True, slots=True)
 class ChangeGate:
-    """`is_strict`: metadataSync waits for the replicas of the set. `waiting_count` returns the number of pending
-    changes of topics and groups."""
+    """Admission of changes to topics and groups. `is_strict`: metadataSync waits for the replicas of the set.
+    `waiting_count` returns the number of pending changes."""
 
     serving: AdmittingState
     is_strict: bool

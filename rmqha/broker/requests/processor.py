@@ -85,8 +85,8 @@ class PopHandlers(Protocol):
 
 
 class BrokerProcessor:
-    """`parts` answer requests without a processor of their own; they include `consumers` and `queries`, which also get
-    closed connections."""
+    """Dispatch of a broker's requests to their processors. `parts` answer requests without a processor of their own;
+    they include `consumers` and `queries`, which also get closed connections."""
 
     def __init__(
         self,

@@ -182,7 +182,7 @@ class ServingState(Protocol):
 
 
 class AdmittingState(ServingState, Protocol):
-    """`ServingState` that also returns the admission of a message: code and sentence of a refusal, or SUCCESS."""
+    """A `ServingState` that also returns the admission of a message: code and sentence of a refusal, or SUCCESS."""
 
     def admission(self) -> tuple[ResponseCode, str]: ...
 

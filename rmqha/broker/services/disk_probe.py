@@ -53,8 +53,8 @@ class DiskHealth:
 
 
 class DiskProbe:
-    """`found` gets the problem, "" for none, and True if a write hangs: at the end of each probe, and several times a
-    second during a long one."""
+    """Repeated test writes to the disks of a broker. `found` gets the problem, "" for none, and True if a write hangs:
+    at the end of each probe, and several times a second during a long one."""
 
     def __init__(self, config: BrokerConfig, disk: Disk, clock: Clock, found: Callable[[str, bool], None]) -> None:
         self._interval_ms = config.disk_probe_interval_millis

@@ -13,7 +13,7 @@ from rmqha.model.series import Collecting
 
 
 class BrokerHealthSource:
-    """`rmqha.host.http.endpoint.HealthSource` of a broker."""
+    """A broker's implementation of `rmqha.host.http.endpoint.HealthSource`."""
 
     def __init__(self, core: BrokerCore, remoting: Statistics) -> None:
         """`remoting`: counts of the ports for clients."""

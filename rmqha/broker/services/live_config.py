@@ -15,7 +15,8 @@ C = TypeVar("C", bound=Config)
 
 
 class LiveConfig(Generic[C]):
-    """`current` is the present configuration; `add_listener` adds a listener of its changes."""
+    """The configuration of a broker, changed while it runs. `current` is the present one; `add_listener` adds a
+    listener of its changes."""
 
     def __init__(self, disk: Disk | None, config: C, tracer: Tracer, path: str = PATH) -> None:
         """Read the file. Without a disk changes end with the process. Raises ConfigError for an unreadable file,

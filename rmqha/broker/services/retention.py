@@ -25,7 +25,7 @@ CHECKS_ON_DEMAND = 20
 
 
 class Retention:
-    """`check` is called in the broker's own thread, `schedule_unlink` in another."""
+    """Removal of old files at work. `check` is called in the broker's own thread, `schedule_unlink` in another."""
 
     def __init__(
         self,

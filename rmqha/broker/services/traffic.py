@@ -87,7 +87,7 @@ class Traffic:
         self.delayed.setdefault(_key(self.delayed, topic, OTHER), Histogram(DELAY_BOUNDS_S)).add(seconds)
 
     def timed(self, made: dict[tuple[bool, bool], Histogram], is_system: bool, wait: Wait) -> Wait:
-        """`wait`, adding its duration from now on and its success to `made`."""
+        """The pending answer `wait`, whose duration from now on and success are added to `made`."""
         began_ms = self._now_ms()
 
         def timed_wait(done: Callable[[str], None]) -> None:
@@ -105,5 +105,5 @@ def _flow_of(flows: dict[tuple[str, str], Flow], key: tuple[str, str], other: tu
 
 
 def _key(table: dict[K, V], key: K, other: K) -> K:
-    """`key`, or `other` if the table is full."""
+    """The key to count under: `key`, or `other` if the table is full."""
     return key if key in table or len(table) < MAX_KEYS else other

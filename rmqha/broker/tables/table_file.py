@@ -44,7 +44,8 @@ class _Delta(NamedTuple):
 
 
 class TableFile:
-    """`name` is the file's; `tables` are its members with rows, `encode` makes JSON of a row.
+    """A file of config/ that holds tables. `name` is the file's; `tables` are its members with rows, `encode` makes
+    JSON of a row.
 
     All methods but `write` belong to one thread; `write` may run in several others.
     """

@@ -38,8 +38,8 @@ class WaitingCounts(Protocol):
 
 
 class TimerRequests:
-    """`version` returns that of the progress; `may_deliver` is true of a serving master; `told` returns the followed
-    master's answer to 61, None without one."""
+    """Processor of the requests about timer messages. `version` returns that of the progress; `may_deliver` is true of
+    a serving master; `told` returns the followed master's answer to 61, None without one."""
 
     def __init__(
         self,

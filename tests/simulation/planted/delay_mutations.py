@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from rmqha.broker.pop.checkpoint import REVIVE_GROUP, CheckPoint
-from rmqha.broker.pop.cut import PopCut
+from rmqha.broker.pop.offset_rollback import PopOffsetRollback
 from rmqha.broker.pop.order_info import OrderInfo
 from rmqha.broker.pop.order_table import OrderTable
 from rmqha.broker.pop.positions import PopPositions, PopQueue
@@ -307,7 +307,9 @@ POP_MUTATIONS: dict[str, Callable[[], Any]] = {
     "an acknowledgement in order that is said again is answered at once": lambda: patch.object(
         PopPositions, "is_settled", lambda self, place, offset: True
     ),
-    "a cut leaves the offsets of pops": lambda: patch.object(PopCut, "cut", lambda self, end_offset: False),
+    "a cut leaves the offsets of pops": lambda: patch.object(
+        PopOffsetRollback, "roll_back", lambda self, end_offset: False
+    ),
     "a pop that waits takes a new message before those in front": lambda: patch.object(
         PopFinder, "find_new", _whatever_is_in_front
     ),

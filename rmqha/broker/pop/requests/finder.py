@@ -110,8 +110,9 @@ class FoundMessages:
 
 
 class PopFinder:
-    """`is_recovering` returns True while a new master has not recovered the groups' offsets: it gives no messages yet.
-    `reads` knows queues whose next messages are not in memory, by the offset that a group goes on at."""
+    """Search for the messages that a pop may give. `is_recovering` returns True while a new master has not recovered
+    the groups' offsets: it gives no messages yet. `reads` knows queues whose next messages are not in memory, by the
+    offset that a group goes on at."""
 
     def __init__(
         self,
@@ -371,5 +372,5 @@ def _retry_topics(topic: str, group: str) -> tuple[str, ...]:
 
 
 def is_for(group: str, data: memoryview) -> bool:
-    """`is_popped_of` of a record."""
+    """True if a record, in this topic, is for this group: `is_popped_of` by its properties."""
     return is_popped_of(group, decode(data).properties)

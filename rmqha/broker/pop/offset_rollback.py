@@ -1,4 +1,4 @@
-"""Lowers offsets of pops that depend on records which a cut of the log removes.
+"""Rollback of the offsets of pops that depend on records which a cut of the log removes.
 
 A group's offset depends on the checkpoints of its pops, that of a revive queue on the acknowledgements of what was
 revived, the replica's own behind copies included. A replica has no offset before its log has those records
@@ -35,7 +35,7 @@ CLOCKS_MS = 5000
 
 
 class CutLog(Protocol):
-    """Log before the cut; the store."""
+    """The part of a log that is read before its cut; the store has it."""
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
 
@@ -48,7 +48,9 @@ class CutLog(Protocol):
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int: ...
 
 
-class PopCut:
+class PopOffsetRollback:
+    """Rollback of one broker's pop offsets before a cut of its log."""
+
     def __init__(self, log: CutLog, offsets: OffsetTable, tracer: Tracer, revive_topic: str, broker_name: str) -> None:
         self._log = log
         self._offsets = offsets
@@ -56,7 +58,7 @@ class PopCut:
         self._revive_topic = revive_topic
         self._broker_name = broker_name
 
-    def cut(self, end_offset: int) -> bool:
+    def roll_back(self, end_offset: int) -> bool:
         """Lower offsets that depend on records from `end_offset` on, before their removal; True if any was lowered.
         Raises StoreError."""
         firsts: dict[PopQueue, int] = {}
@@ -80,7 +82,7 @@ class PopCut:
         return count > 0
 
     def _worked_off(self, popped_ms: int) -> dict[tuple[str, int], int]:
-        """For each revive queue the entry before all checkpoints of pops since that time. A checkpoint comes there
+        """The entry of each revive queue before all checkpoints of pops since that time. A checkpoint comes there
         ACK_INTERVAL_MS before its time at the earliest."""
         since_ms, topic = popped_ms - ACK_INTERVAL_MS - CLOCKS_MS, self._revive_topic
         lasts = {}

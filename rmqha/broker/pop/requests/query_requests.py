@@ -29,7 +29,9 @@ from rmqha.wire.command import Command
 from rmqha.wire.state.receipt import retry_topic
 
 
-class PopQuestions:
+class PopQueryRequests:
+    """Processor of the requests that ask for available messages of pops, and give none out but to peek."""
+
     def __init__(
         self,
         log: PopLog,
