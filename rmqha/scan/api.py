@@ -32,31 +32,30 @@ from rmqha.scan.files import (
     check_same,
     cluster_of,
     open_store,
-    told_of,
+    storage_errors,
 )
-from rmqha.scan.filter import Interval, RowFilter
+from rmqha.scan.filter import ANY_NUMBER, Interval, RowFilter
 from rmqha.scan.index import (
     ContradictionError,
-    DoubtError,
     QueueIndex,
     ReadCounts,
     RecordPlaces,
     Stripe,
+    UnusableIndexError,
     is_indexed,
     packs,
 )
-from rmqha.scan.inner_batches import taken_apart
+from rmqha.scan.inner_batches import explode
 from rmqha.scan.plan import Boundaries, LogRange, group_ranges, plan_ranges
 from rmqha.scan.position import between
-from rmqha.scan.read import FILTERED_WINDOW_BYTES, WINDOW_BYTES, GoneError, LogFile
+from rmqha.scan.read import FILTERED_WINDOW_BYTES, WINDOW_BYTES, LogFile, RemovedFileError
 from rmqha.scan.storage import storage_of
 from rmqha.scan.walk import I64, MAGIC_V1, MAGIC_V2
 
 TIMESTAMP_SLACK_MS = 600_000
-"""By how much brokers' clocks may have stepped back: no record is stored so much before an earlier one."""
+"""Time (ms) by which brokers' clocks may have stepped back: no record is stored so much before an earlier one."""
 NEAR_BYTES = 256 * 1024
-"""A cut is looked for until it is known so closely."""
-ANY_TIME = Interval()
+"""Bytes to which the search for a cut narrows the place."""
 
 
 def prune(view: StoreView, rows: RowFilter, slack_ms: int) -> StoreView:
@@ -70,9 +69,9 @@ def prune(view: StoreView, rows: RowFilter, slack_ms: int) -> StoreView:
             start = search.last(start, end, lambda offset, stored_ms: offset <= offsets.low)
         if offsets.high < end:
             end = search.first(start, end, lambda offset, stored_ms: offset > offsets.high)
-        if times.low > ANY_TIME.low:
+        if times.low > ANY_NUMBER.low:
             start = search.last(start, end, lambda offset, stored_ms: stored_ms < times.low - slack_ms)
-        if times.high < ANY_TIME.high:
+        if times.high < ANY_NUMBER.high:
             end = search.first(start, end, lambda offset, stored_ms: stored_ms > times.high + slack_ms)
     finally:
         search.close()
@@ -84,7 +83,7 @@ def _bounds_queues(rows: RowFilter) -> bool:
 
 
 class _Search:
-    """Looks for cuts by halving. Its answers are record starts of the log, or its ends."""
+    """Binary search for cuts. Its answers are record starts of the log, or its ends."""
 
     def __init__(self, view: StoreView) -> None:
         self._view = view
@@ -138,6 +137,7 @@ def _stored_ms(record: Records | None) -> int | None:
 
 __all__ = [
     "ALL_ROWS",
+    "ANY_NUMBER",
     "CORRUPT",
     "STORE_PATH",
     "TIMESTAMP_SLACK_MS",
@@ -161,7 +161,7 @@ __all__ = [
     "prune",
     "read_range",
     "read_store",
-    "told_of",
+    "storage_errors",
 ]
 
 EVERYTHING = Decoding()
@@ -191,7 +191,7 @@ def read_range(
     counts = ReadCounts() if counts is None else counts
     try:
         file = LogFile(item.file)
-    except GoneError:
+    except RemovedFileError:
         if pass_loss:
             return
         raise
@@ -213,7 +213,7 @@ def read_range(
 
 
 def _walked(file: LogFile, item: LogRange, decoding: Decoding, rows: RowFilter) -> Iterator[Records | Damage]:
-    """Rows of the range for the filter, every record of it having been looked at."""
+    """The records of the range that pass the filter, found by a walk over all records of the range."""
     base, bounds = item.file.base_offset, rows.physical_offsets
     window_bytes = WINDOW_BYTES if rows == ALL_ROWS else FILTERED_WINDOW_BYTES
     pass_damage = decoding.on_corrupt != "fail"
@@ -221,7 +221,7 @@ def _walked(file: LogFile, item: LogRange, decoding: Decoding, rows: RowFilter) 
     for piece in pieces(file, *span, item.source, pass_damage=pass_damage, window_bytes=window_bytes):
         if isinstance(piece, Records):
             check_same(piece, item.peers)
-            yield from map(rows.apply, taken_apart(piece, decoding))
+            yield from map(rows.apply, explode(piece, decoding))
         elif decoding.on_corrupt == "row" and bounds.low <= piece.start <= bounds.high:
             yield piece
 
@@ -255,8 +255,8 @@ def named(
     *,
     trusted: bool = False,
 ) -> Iterator[Records]:
-    """The records of the range that pass the filter, in log order; good until the next are asked for. If the queues
-    contradict the log, those that they had hidden come last."""
+    """The records of the range that pass the filter, in log order; valid until the next ones are asked for. If the
+    queues contradict the log, the records that they had hidden come last."""
     reader = _Reader(file, item, rows, counts, decoding, trusted=trusted)
     given: list[I64] = [np.empty(0, np.int64)]
     try:
@@ -264,13 +264,13 @@ def named(
             given.append(found.number("physicalOffset"))
             yield found
         return
-    except (DoubtError, OSError) as doubt:
+    except (UnusableIndexError, OSError) as doubt:
         start = item.start if isinstance(doubt, ContradictionError) else reader.sure
         counts.walk(str(doubt), item.end - start)
     base, known = file.name.base_offset, np.concatenate(given)
     for piece in pieces(file, start - base, item.end - base, item.source, window_bytes=FILTERED_WINDOW_BYTES):
         if isinstance(piece, Records):
-            for part in taken_apart(piece, decoding):
+            for part in explode(piece, decoding):
                 passed = rows.apply(part)
                 yield passed.select(~np.isin(passed.number("physicalOffset"), known))
 
@@ -286,17 +286,17 @@ def keyed(file: LogFile, item: LogRange, rows: RowFilter, counts: ReadCounts, de
         topics = frozenset(name for entries in listed for name, size in entries if size is None)
     try:
         offsets = places(storage, root, topics, rows.keys or (), item.start, item.end)
-    except (DoubtError, OSError) as doubt:
+    except (UnusableIndexError, OSError) as doubt:
         counts.walk(str(doubt), item.size_bytes)
         for piece in pieces(file, item.start - base, item.end - base, item.source, window_bytes=FILTERED_WINDOW_BYTES):
             if isinstance(piece, Records):
-                yield from map(rows.apply, taken_apart(piece, decoding))
+                yield from map(rows.apply, explode(piece, decoding))
         return
     for offset in offsets.tolist():
         found = file.record_at(offset - base)
         if found is not None:
             record = Records(found.window, found.starts, item.source)
-            yield from map(rows.apply, taken_apart(record, decoding))
+            yield from map(rows.apply, explode(record, decoding))
 
 
 def _root_of(item: LogRange) -> str:
@@ -305,7 +305,8 @@ def _root_of(item: LogRange) -> str:
 
 
 class _Reader:
-    """`sure` is a record's start before which every record that passes has been given."""
+    """Read of a range by its consume queues. Every record that passes and begins before `sure`, a record's start, has
+    been given."""
 
     def __init__(
         self,
@@ -348,7 +349,7 @@ class _Reader:
                 if isinstance(piece, Records):
                     self._counts.walk("queues have no entry", int(piece.fixed["storeSize"].sum()))
                     self._seen(piece)
-                    yield from map(self._rows.apply, taken_apart(piece, self._decoding))
+                    yield from map(self._rows.apply, explode(piece, self._decoding))
         except StoreError:
             raise ContradictionError("queues contradict the log") from None
 
@@ -363,7 +364,7 @@ class _Reader:
                     raise ContradictionError("queues contradict the log")
 
     def _packed(self, entries: RecordPlaces) -> Iterator[tuple[RecordPlaces, Records]]:
-        """The records that these name, some at a time; good until the next are asked for."""
+        """The entries and the records that they name, some at a time; valid until the next ones are asked for."""
         for pack in packs(entries.offsets, entries.sizes, WINDOW_BYTES):
             window = self._file.packed([(offset - self._base, size) for offset, size in pack.runs])
             yield entries.part(slice(pack.low, pack.high)), Records(window, pack.places, self._item.source)
@@ -376,7 +377,7 @@ class _Reader:
             if not (of_topic | (entries.queue_offsets < 0)).all():
                 raise ContradictionError("queues contradict the log")
             self._seen(records)
-            for found in taken_apart(records, self._decoding):
+            for found in explode(records, self._decoding):
                 if found is not records and self._rows.names_topics:
                     of_topic = self._rows.topic_mask(found)
                 yield self._rest.apply(found.select(of_topic) if self._rows.names_topics else found)
@@ -387,7 +388,7 @@ class _Reader:
 
 
 def _agree(records: Records, entries: RecordPlaces) -> NDArray[np.bool_]:
-    """Mask of the records that are what their entries say."""
+    """Mask of the records that agree with their entries."""
     fixed, numbers = records.fixed, entries.queue_offsets
     right: NDArray[np.bool_] = (fixed["magic"] == MAGIC_V1) | (fixed["magic"] == MAGIC_V2)
     right &= fixed["physicalOffset"] == entries.offsets

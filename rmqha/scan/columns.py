@@ -31,9 +31,9 @@ except ImportError:
     from zlib import crc32
 
 SMALL_BYTES = 480
-"""A bytes object of this size costs less than a slice of a memoryview: no call for memory, little to copy."""
+"""Size up to which a bytes object costs less than a slice of a memoryview: no call for memory, little to copy."""
 PIECE_COUNT = 256
-"""Objects at a time: their memory stays in the processor's cache."""
+"""Number of objects at a time: their memory stays in the processor's cache."""
 
 
 def crc_of(body: bytes) -> int:
@@ -185,11 +185,11 @@ class Records:
         self.starts = starts
         self.source = source
         self.seen_flags = seen_flags
-        """All sysFlags that one of the records has, or more."""
+        """All bits of sysFlag that one of the records has, or more."""
         if fixed is not None:
             self.__dict__["fixed"] = fixed
         self.faults: dict[int, str] = {}
-        """By row: why its body cannot be delivered, where that is not raised."""
+        """Reason why a row's body cannot be delivered, by row, where it is not raised."""
         self.members: NDArray[np.bool_] | None = None
         """Mask of the records that were made of an inner batch's messages."""
         self._values: dict[bytes, Any] = {}
@@ -320,7 +320,8 @@ class Records:
 
     @cached_property
     def _tail(self) -> NDArray[Any]:
-        """Reads a neighbour's bytes for a record too short for the hosts that its sysFlag claims; `whole` says so."""
+        """Fields behind the hosts. Of a record too short for the hosts that its sysFlag claims they are a neighbour's
+        bytes; `whole` is False for it."""
         if self._all_v4:
             return self.fixed
         return self._gather(_TAIL, np.minimum(self._tail_at, self.window.size_bytes - _TAIL.itemsize))
@@ -361,7 +362,7 @@ class Records:
 
     @cached_property
     def _parts(self) -> tuple[I64, I64, I64, I64, I64]:
-        """Parts as _layout gives them; StoreError if some record's lengths do not add up."""
+        """The positions of `_layout`. StoreError if some record's lengths do not add up."""
         parts, fits = self._layout
         if not fits.all():
             raise StoreError(self.describe_unwhole(int(np.argmin(fits))))
@@ -476,8 +477,8 @@ class Records:
         return spans(pa.py_buffer(self.window.raw), start, end, long=True)
 
     def sound_count(self) -> int:
-        """Number of records that come before the first that does not add up or whose body does not match its CRC, as
-        one that is being written does not."""
+        """Number of records before the first whose lengths do not add up or whose body does not match its CRC, which
+        may still be under way."""
         whole = self.whole
         if not whole.all():
             return Records(self.window, self.starts[: int(np.argmin(whole))]).sound_count()
@@ -539,7 +540,7 @@ class Records:
         return pa.array(made, pa.string())
 
     def _hosts(self, positions: I64, wide_bit: int) -> Any:
-        """`address:port`, IPv6 in brackets."""
+        """The hosts at these positions as `address:port`, IPv6 in brackets."""
         wide = (self.fixed["sysFlag"] & wide_bit) != 0
         encoded = self._spans(positions, positions + np.where(wide, 20, 8)).dictionary_encode()
         shown = [_host(item) for item in encoded.dictionary.to_pylist()]
@@ -557,12 +558,13 @@ def codec_available(name: str) -> bool:
 
 
 def _plain(kind: Any, values: NDArray[Any]) -> Any:
-    """An array without nulls of the same bytes: pyarrow's own way costs several times as much for a few thousand."""
+    """An array without nulls over the same bytes: pyarrow's own function costs several times as much for a few thousand
+    values."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 def _timestamps(milliseconds: I64) -> Any:
-    """Null where a client sent a time that no timestamp can hold."""
+    """Timestamps in microseconds; null where a client sent a time that no timestamp can hold."""
     if not len(milliseconds) or (milliseconds.max() <= TIMESTAMP_MAX_MS and milliseconds.min() >= -TIMESTAMP_MAX_MS):
         return _plain(TIMESTAMP, milliseconds * 1000)
     outside = (milliseconds > TIMESTAMP_MAX_MS) | (milliseconds < -TIMESTAMP_MAX_MS)

@@ -1,4 +1,4 @@
-"""Reading over what is damaged: the records before and after it, and the stretch itself (data plane).
+"""Reads over damaged parts of the log: the records before and after each, and the stretch itself (data plane).
 
 A stretch is damaged from where no record starts, or where one starts whose lengths do not add up, to the next place
 that looks like a record's start: magic and own offset agree. So a damaged size cannot hide the records behind it.
@@ -32,7 +32,7 @@ class Damage:
     source: Source
 
     def batches(self, decoding: Decoding) -> Iterator[Any]:
-        """One of one row: the place, and the sentence in _corrupt; everything that a record would tell is null."""
+        """One RecordBatch of one row: the place, and the sentence in _corrupt; all other columns are null."""
         known: dict[str, Any] = {
             "physicalOffset": self.start,
             "storeSize": min(self.end - self.start, INT32_MAX),
@@ -54,7 +54,7 @@ def pieces(
     pass_damage: bool = False,
     window_bytes: int = WINDOW_BYTES,
 ) -> Iterator[Records | Damage]:
-    """The records of the positions [start, stop), a window at a time, good until the next is asked for.
+    """The records of the positions [start, stop), a window at a time; valid until the next one is asked for.
 
     StoreError where no record starts, unless damage is passed; then also records that do not add up are damage. The
     damage of a window comes after its records.
@@ -92,8 +92,8 @@ def _over_damage(file: LogFile, start: int, stop: int, source: Source) -> Iterat
 
 
 class _Salvage:
-    """The records of a window and the damage between them. `end` is how far it was understood, `broken` why it ends
-    there with damage whose end is behind the window."""
+    """The records of a window and the damage between them. `end`: position up to which it was understood; `broken`: the
+    reason why it ends there, if the damage ends behind the window."""
 
     def __init__(self, file: LogFile, window: Window, stop: int, source: Source) -> None:
         self._file, self._window, self._stop, self._source = file, window, stop, source

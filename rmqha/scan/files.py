@@ -25,20 +25,20 @@ import numpy as np
 from rmqha.model.error import RmqhaError, StoreError, UsageError
 from rmqha.scan.columns import Records
 from rmqha.scan.queues import QueueEntries
-from rmqha.scan.read import CutError, FileName, LogFile
+from rmqha.scan.read import CutError, LogFile, LogFileInfo
 from rmqha.scan.storage import LocalStorage, Storage, storage_of
 from rmqha.scan.walk import BLANK_HEADER_BYTES, I64, RECORD_MIN_BYTES, Chain, walk
 
 CONFIRM_OFFSET_AT = 32
 TRIES = 8
 LOST_BYTES = 1024 * 1024
-"""Records behind unwritten bytes are looked for so far."""
+"""Bytes behind unwritten ones that are searched for records."""
 NEW_BYTES = 64 * 1024
-"""Bytes read first of what may have come since the last look."""
+"""Bytes read first of what may have been appended since the last view."""
 KNOWN_COUNT = 4096
-"""Records of a file that are remembered between two looks."""
+"""Records of a file that are remembered between two views."""
 NEIGHBOURS = 64
-"""The queues of so many records before a damaged one are asked for it."""
+"""Number of records before a damaged one whose queues are searched for its entry."""
 _EPOCH_LINE = re.compile(r"\d+-\d+")
 WRITE_MARK = re.compile(rb"1 (\d+)\n")
 """Content of `rmqha.write`: a write is under way, or was broken off; what stands behind this offset does not count."""
@@ -46,16 +46,16 @@ WRITE_MARK = re.compile(rb"1 (\d+)\n")
 
 @dataclass(frozen=True, slots=True)
 class ViewOptions:
-    """Options of a look at a store."""
+    """Options with which a store is opened."""
 
     uncommitted: bool = False
     """True: include records behind the confirm offset."""
     all_epochs: bool = False
-    """True: of the uncommitted records also those of epochs that have nothing committed."""
+    """True: include uncommitted records also of epochs that have nothing committed."""
     pass_damage: bool = False
-    """Damage is for the readers to tell; else it is a StoreError as soon as it is seen."""
+    """True: readers report damage themselves; else it is a StoreError as soon as it is seen."""
     pass_loss: bool = False
-    """Missing files are passed over; else they are a StoreError."""
+    """True: missing files are passed over; else they are a StoreError."""
     commit_log: str | None = None
     """The directory of the log, where it is not the store's own (storePathCommitLog)."""
 
@@ -65,14 +65,14 @@ COMMITTED = ViewOptions()
 
 @dataclass(frozen=True, slots=True)
 class StoreView:
-    """A store as it was when it was looked at; what is appended later is not in it."""
+    """A store as it was when it was opened; what is appended later is not in it."""
 
     root: str
     cluster: str | None
     broker_name: str | None
     broker_id: str | None
     """Id of the replica; null, as the names, without `brokerIdentity`."""
-    files: tuple[FileName, ...]
+    files: tuple[LogFileInfo, ...]
     starts: tuple[int, ...]
     """Physical offset of the first record of each file."""
     end_offset: int
@@ -104,8 +104,8 @@ class _Tail:
 
 @dataclass(slots=True)
 class ViewCache:
-    """Proof of earlier looks at one store with the same options: the next look reads what was appended since, and of an
-    unchanged store a few KiB. It stays in its process: a pickled one is empty."""
+    """Results of earlier views of one store with the same options: the next one reads what was appended since, and of
+    an unchanged store a few KiB. It stays in its process: a pickled one is empty."""
 
     view: StoreView | None = None
     marks: tuple[Any, ...] = ()
@@ -119,16 +119,16 @@ class ViewCache:
 
 
 class _ForgottenError(Exception):
-    """A look needs records before those that are known. Never leaves this module."""
+    """A view needs records before those that are known. Never leaves this module."""
 
 
 def open_store(root: str, options: ViewOptions = COMMITTED, cache: ViewCache | None = None) -> StoreView:
-    """Look at the store in directory `root` (a broker's storePathRootDir), or at an address that fsspec knows. `cache`
-    is what the same look has proven before; it is renewed.
+    """Open the store in directory `root` (a broker's storePathRootDir), or at an address that fsspec knows. `cache`
+    has the results of earlier views with the same options; it is renewed.
 
     UsageError if it is no store or may not be read; StoreError if the files are damaged.
     """
-    with told_of(root):
+    with storage_errors(root):
         try:
             return _inspect(root, options, cache).view()
         except (_ForgottenError, CutError):
@@ -138,14 +138,14 @@ def open_store(root: str, options: ViewOptions = COMMITTED, cache: ViewCache | N
 
 
 def cluster_of(root: str, options: ViewOptions = COMMITTED) -> str | None:
-    """The cluster of a store, by names alone: no record is looked at. Errors as of `open_store`."""
-    with told_of(root):
+    """The cluster of a store, by names alone: no record is read. Errors as of `open_store`."""
+    with storage_errors(root):
         return _inspect(root, options).cluster()
 
 
 @contextmanager
-def told_of(root: str) -> Iterator[None]:
-    """Tell what the system refuses in one sentence: UsageError or StoreError."""
+def storage_errors(root: str) -> Iterator[None]:
+    """Context manager that makes an error of the system or of a storage one sentence: UsageError or StoreError."""
     try:
         yield
     except PermissionError as error:
@@ -164,14 +164,14 @@ def _inspect(root: str, options: ViewOptions, cache: ViewCache | None = None) ->
 
 
 def read_epochs(root: str) -> tuple[tuple[int, int], ...]:
-    """(epoch, start offset), rising, as the store has them now; () without."""
+    """The store's epochs now, (epoch, start offset), rising; () without any."""
     return _Inspection(root, ViewOptions(pass_damage=True)).epochs()
 
 
 class _Walked:
-    """A CommitLog file, walked when first asked for: from where its `tail` ends, if that is still there."""
+    """A CommitLog file, walked at first use: from where its known `tail` ends, if that is still there."""
 
-    def __init__(self, name: FileName, tail: _Tail | None = None, queues: QueueEntries | None = None) -> None:
+    def __init__(self, name: LogFileInfo, tail: _Tail | None = None, queues: QueueEntries | None = None) -> None:
         self.name = name
         self._queues = queues
         self._remembered = tail
@@ -198,8 +198,8 @@ class _Walked:
         return 0 if 0 < found < self.name.size_bytes and self._is_named_before(found) else found
 
     def _is_named_before(self, position: int) -> bool:
-        """True if queues of the records from `position` on have others before it in this file: then the log does not
-        begin there, and what stands before is damaged."""
+        """True if the queues of the records from `position` on have records before it in this file: then the log does
+        not begin there, and the bytes before are damaged."""
         if self._queues is None or not self._queues.exist:
             return False
         window = self.file.window(position, min(position + NEW_BYTES, self.name.size_bytes))
@@ -379,14 +379,14 @@ class _Inspection:
             item.close()
 
     def _view(self, epochs: tuple[tuple[int, int], ...]) -> StoreView:
-        # the limits are taken before the log is looked at: a running broker only makes the log longer
+        # the limits are taken before the log is read: a running broker only makes the log longer
         self._write_limit = self._read_write_limit()
         confirm = self._confirm_offset()
         self._queues = QueueEntries(self._storage, self._root)
         everything = self._commit_log()
         try:
             if self._named_behind(everything) > confirm:
-                # what the queues name must be in a log that is looked at after them, and a cut takes the log first
+                # what the queues name must be in a log that is read after them, and a cut takes the log first
                 _close(everything)
                 everything = self._commit_log()
                 self._queues = QueueEntries(self._storage, self._root)
@@ -468,7 +468,7 @@ class _Inspection:
         return int(found[1])
 
     def _uncommitted_end(self, last: _Walked, committed: int, epochs: tuple[tuple[int, int], ...]) -> int:
-        """Records above the committed end also need a body that matches its CRC."""
+        """End of the valid records above the committed end; these also need a body that matches its CRC."""
         end = last.valid_end
         if not self._options.all_epochs:
             end = min([end, *(start for _, start in epochs if start >= committed)])
@@ -492,7 +492,7 @@ class _Inspection:
         return f"{log}: expected files up to the committed end {committed}, found {found}"
 
     def _covered_end(self, files: Sequence[_Walked], confirm: int) -> int:
-        """End of the last record that its ConsumeQueue has, looking back no further than `confirm`."""
+        """End of the last record that its ConsumeQueue has; records before `confirm` are not searched."""
         for item in reversed(files if self._queues.exist else ()):
             if item.name.end_offset <= confirm:
                 break
@@ -506,7 +506,7 @@ class _Inspection:
 
     # --- what stands beside the log -----------------------------------------------------------------------------------
 
-    def _commit_log_files(self) -> list[FileName]:
+    def _commit_log_files(self) -> list[LogFileInfo]:
         log, root = self._log, self._root
         entries = storage_of(log).entries(log)
         if entries is None and self._options.commit_log is not None:
@@ -520,7 +520,7 @@ class _Inspection:
             hint = f"did you mean {inner}" if is_inner else "give a broker's storePathRootDir"
             raise UsageError(f"{root} is not a store, it has no commitlog directory: {hint}")
         found = sorted((name, size or 0) for name, size in entries if len(name) == 20 and name.isdecimal())
-        names = [FileName(f"{log}/{name}", int(name), size) for name, size in found]
+        names = [LogFileInfo(f"{log}/{name}", int(name), size) for name, size in found]
         self._begin_offset = names[0].base_offset if names else 0
         while names and names[-1].size_bytes == 0:  # being created
             names.pop()
@@ -560,7 +560,7 @@ class _Inspection:
         return max(int(struct.unpack_from(">q", stored, CONFIRM_OFFSET_AT)[0]), 0)
 
     def epochs(self) -> tuple[tuple[int, int], ...]:
-        """The entries of the epoch file, or of its .bak while the file itself is being rewritten; () without either."""
+        """The entries of the epoch file, or of its .bak while the file itself is being rewritten; () without both."""
         path = f"{self._root}/epochFileCheckpoint"
         contents = [self._storage.content(path), self._storage.content(f"{path}.bak")]
         for content in contents:
@@ -573,7 +573,7 @@ class _Inspection:
 
 
 def _parse_epochs(content: str) -> tuple[tuple[int, int], ...] | None:
-    """None unless the count and the CRC (0 = unchecked) fit the entries."""
+    """The entries of an epoch file; None unless the count and the CRC (0 = unchecked) fit them."""
     lines = content.split()
     if len(lines) < 2 or not all(_EPOCH_LINE.fullmatch(line) for line in lines[2:]):
         return None

@@ -19,7 +19,7 @@ NUMBERS = ("queueId", "queueOffset", "physicalOffset", "bornTimestamp", "storeTi
 a null passes no filter."""
 
 FEW_TOPICS = 8
-"""Number of topics that are compared one after the other; more are looked up among all topics of a window."""
+"""Most topics that are compared one after the other; more are looked up among all topics of a window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ ANY_NUMBER = Interval()
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """The AND of its parts; exact, so that nobody needs to filter again."""
+    """A filter of rows: the AND of its parts. It is exact, so that nobody needs to filter again."""
 
     topics: frozenset[str] | None = None
     intervals: dict[str, Interval] = field(default_factory=dict)
@@ -77,8 +77,8 @@ class RowFilter:
         return replace(self, values=self.values | {name: self.values.get(name, values) & values})
 
     def conditions(self) -> Iterator[list[Any]]:
-        """Each of the demands on topic, tags, keys and numbers as [column, operator, value], as JSON can hold it; what
-        is said of single queues, and a pattern, is not in it."""
+        """The conditions on topic, tags, keys and numbers, each as [column, operator, value] in JSON's types; without
+        those on single queues and the pattern."""
         for name, texts in (("topic", self.topics), ("tags", self.tags), ("keys", self.keys)):
             if texts is not None:
                 yield [name, "in", sorted(texts)]
@@ -91,8 +91,8 @@ class RowFilter:
                 yield [name, "<=", bounds.high]
 
     @property
-    def told(self) -> dict[str, Any]:
-        """The filter's demands by column, as JSON can hold them."""
+    def conditions_by_column(self) -> dict[str, Any]:
+        """All conditions of the filter by column, JSON-ready."""
         sets = {"topic": self.topics, "queues": self.queues, "tags": self.tags, "keys": self.keys, **self.values}
         found: dict[str, Any] = {name: sorted(chosen) for name, chosen in sets.items() if chosen is not None}
         if self.topic_pattern is not None:
@@ -142,17 +142,17 @@ class RowFilter:
 
     @property
     def names_topics(self) -> bool:
-        """True if it looks at the topic."""
+        """True if the filter has a condition on the topic."""
         return bool(
             self.topics is not None or self.topic_pattern is not None or self.queues is not None or self.queue_offsets
         )
 
     def without_topics(self) -> RowFilter:
-        """The filter that is left where the topics, and what is said of their queues, have been looked at."""
+        """The filter without its conditions on topics and on single queues."""
         return replace(self, topics=None, topic_pattern=None, queues=None, queue_offsets={})
 
     def topic_mask(self, records: Records) -> NDArray[np.bool_]:
-        """Mask of the records that the topics, and what is said of their queues, let through."""
+        """Mask of the records that pass the conditions on topics and on single queues."""
         if self._is_few_topics:
             masks = [records.topic_is(name) for name in self.topics or ()]
             return np.logical_or.reduce(masks) if masks else np.zeros(len(records), bool)

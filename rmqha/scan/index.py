@@ -31,26 +31,27 @@ BATCH_UNIT = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8"), ("re
 LIGHT_QUEUE_PREFIX = "%LMQ%"
 """Queues that name records of other topics once more."""
 QUEUE_COST_BYTES = 64 * 1024
-"""Looking into one queue takes as long as walking so much log."""
+"""Bytes of log whose walk takes as long as a search in one queue."""
 WALKED_SPACING_BYTES, WALKED_SHARE = 16 * 1024, 12
-"""Bounds of a filter that a walk answers sooner than single reads do: its records lie closer, in the mean, but not so
-close that what is between them is read too, and are more than one of so many."""
+"""Bounds of a filter that a walk answers sooner than single reads do: its records lie closer than the spacing, in the
+mean, but not so close that what is between them is read too, and are more than one of so many records."""
 STRIPE_BYTES = 64 * 1024 * 1024
-"""The entries of so much log are held at once."""
+"""Bytes of log whose entries are held at once."""
 FIRST_CHUNK_UNITS, CHUNK_MAX_UNITS = 256, 8192
 GAPS_MAX, GAPS_MAX_BYTES = 64, STRIPE_BYTES // 8
-"""More in one stripe are better walked with what is between them. The blank record at a file's end is one too."""
+"""Most gaps in one stripe, and their bytes: more are better walked with what is between them. The blank record at a
+file's end is a gap too."""
 JOIN_BYTES = 4 * 1024
-"""Reading so much that nobody wants is cheaper than another call."""
+"""Unwanted bytes that are cheaper to read than another call is."""
 UNREADABLE = "\ufffd"
 
 
-class DoubtError(Exception):
-    """The queues cannot be used, or no further; the text says why. Never leaves the reader."""
+class UnusableIndexError(Exception):
+    """The queues, or the index of keys, cannot be used, or no further; the text says why. Never leaves the reader."""
 
 
-class ContradictionError(DoubtError):
-    """The queues say other things of a record than the record: what they said before may be wrong too."""
+class ContradictionError(UnusableIndexError):
+    """An entry of a queue contradicts its record: entries that were used before may be wrong too."""
 
 
 @dataclass(slots=True)
@@ -62,7 +63,7 @@ class ReadCounts:
     queue_bytes: int = 0
     """Bytes of ConsumeQueue files used as an index."""
     walked: dict[str, int] = field(default_factory=dict)
-    """By reason: bytes of ranges in which a filter that the queues could have answered had to walk the log."""
+    """Bytes of ranges that had to be walked for a filter that queues could have answered, by reason."""
 
     def walk(self, reason: str, size_bytes: int) -> None:
         """Count `size_bytes` that were read by a walk, and why."""
@@ -71,13 +72,13 @@ class ReadCounts:
 
 @dataclass(frozen=True, slots=True)
 class RecordPlaces:
-    """Places of records, and what their queues say of them, in log order."""
+    """Places of records, with queue ids and queue offsets by their entries, in log order."""
 
     offsets: I64
     sizes: I64
     queue_ids: I64
     queue_offsets: I64
-    """−1 where the entry does not tell it."""
+    """Queue offset of each record; −1 where the entry does not tell it."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -94,9 +95,9 @@ NOTHING = RecordPlaces(*(np.empty(0, np.int64),) * 4)
 
 @dataclass(frozen=True, slots=True)
 class Stripe:
-    """The next piece of a range: physical offsets [start, end). Wanted records, and stretches of log that no queue
-    speaks of. `samples` are entries of queue files of which nothing else is read, each with its queue's topic, None
-    where its directory does not tell it."""
+    """The next piece of a range: physical offsets [start, end), with the wanted records, and the gaps, which no queue
+    covers. `samples` are entries of queue files of which nothing else is read, each with its queue's topic, None where
+    its directory does not tell it."""
 
     start: int
     end: int
@@ -123,12 +124,12 @@ class QueueIndex:
     def __init__(
         self, storage: Storage, root: str, rows: RowFilter, start: int, size_bytes: int, *, trusted: bool = False
     ) -> None:
-        """DoubtError if there are no queues, or too many for so small a range. `trusted` queues need not prove that
-        they know every record: only those that are wanted are read."""
+        """UnusableIndexError if there are no queues, or too many for so small a range. `trusted` queues need not prove
+        that they know every record: only those that are wanted are read."""
         if not isinstance(storage, LocalStorage):
-            raise DoubtError("the store is not on a local disk")
+            raise UnusableIndexError("the store is not on a local disk")
         if any(UNREADABLE in text for text in (*(rows.topics or ()), *(rows.tags or ()))):
-            raise DoubtError("a name that stands for several")
+            raise UnusableIndexError("a name that stands for several")
         self.read_bytes = 0
         self._trusted = trusted
         self._storage, self._rows, self._at = storage, rows, start
@@ -141,9 +142,9 @@ class QueueIndex:
                     if queue.isdecimal():
                         self._add(f"{root}/{name}/{topic}/{queue}", topic, int(queue), unit)
         if not self._queues and not (trusted and self._exists):
-            raise DoubtError("the store has no queues")
+            raise UnusableIndexError("the store has no queues")
         if not trusted and len(self._queues) * QUEUE_COST_BYTES > size_bytes:
-            raise DoubtError("too many queues for so small a range")
+            raise UnusableIndexError("too many queues for so small a range")
 
     def close(self) -> None:
         """Close the files of all queues."""
@@ -151,10 +152,10 @@ class QueueIndex:
             queue.close()
 
     def stripes(self, end: int) -> Iterator[Stripe]:
-        """The range up to `end`, a piece at a time. DoubtError where a walk is quicker, or the queues contradict each
-        other or leave too much open; OSError as the files have it."""
+        """The range up to `end`, a piece at a time. UnusableIndexError where a walk is quicker, or the queues
+        contradict each other or leave too much open; OSError as the files have it."""
         if not self._trusted and self._is_walked_sooner(end):
-            raise DoubtError("a walk finds the wanted records sooner")
+            raise UnusableIndexError("a walk finds the wanted records sooner")
         for queue in self._queues:
             queue.seek(self._at)
         start = self._at
@@ -164,7 +165,8 @@ class QueueIndex:
             start = stripe.end
 
     def _is_walked_sooner(self, end: int) -> bool:
-        """By the numbers of the entries up to `end`; False for a filter on tags, as only the entries tell these."""
+        """True if a walk is quicker, by the number of wanted entries up to `end`; False for a filter on tags, which
+        only the entries tell."""
         if self._codes is not None:
             return False
         size_bytes = end - self._at
@@ -174,7 +176,7 @@ class QueueIndex:
         return wanted * WALKED_SHARE > sum(len(queue.numbers(self._at, end)) for queue in self._queues)
 
     def _wanted_count(self, queue: _Cursor, numbers: range) -> int:
-        """Count of those of these entries of a queue that are wanted."""
+        """Number of wanted entries among `numbers` of a queue."""
         low, high = numbers.start, numbers.stop
         for limit in queue.limits:
             low, high = max(low, limit.low), min(high, limit.high + 1)
@@ -198,15 +200,15 @@ class QueueIndex:
             stop = max(bound, int(ends[-1])) if len(ends) else bound
             return Stripe(start, stop, found.part(chosen))
         if bound < end and not len(ends):
-            raise DoubtError("queues do not cover the range")
+            raise UnusableIndexError("queues do not cover the range")
         stop = end if bound == end else int(ends[-1])
         lows, highs = np.append(start, ends), np.append(found.offsets, stop)
         if stop > end or (lows > highs).any():
-            raise DoubtError("queues contradict each other")
+            raise UnusableIndexError("queues contradict each other")
         open_at = np.flatnonzero(lows < highs)
         gaps = tuple(zip(lows[open_at].tolist(), highs[open_at].tolist(), strict=True))
         if len(gaps) > GAPS_MAX or sum(high - low for low, high in gaps) > GAPS_MAX_BYTES:
-            raise DoubtError("queues do not cover the range")
+            raise UnusableIndexError("queues do not cover the range")
         places = np.flatnonzero(sampled[order])
         of_queue = np.repeat(np.arange(len(parts)), [len(part.chosen) for part in parts])[order[places]]
         topics = tuple(self._queues[number].topic for number in of_queue.tolist())
@@ -281,7 +283,7 @@ def _is_told(topic: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One queue's: the columns of `RecordPlaces`, which records are wanted, and which are to be read besides."""
+    """One queue's part of a stripe: the columns of `RecordPlaces`, masks of the wanted records and of the samples."""
 
     columns: tuple[NDArray[Any], ...]
     chosen: NDArray[np.bool_]
@@ -292,7 +294,7 @@ class _Part:
 
 
 class _Cursor:
-    """The entries of one queue, forwards. `places` are the files: number of the first entry, count, path."""
+    """Forward reader of the entries of one queue. `places` are its files: number of the first entry, count, path."""
 
     def __init__(
         self, storage: Storage, places: Sequence[tuple[int, int, str]], unit: np.dtype[Any], queue_id: int
@@ -307,7 +309,7 @@ class _Cursor:
         self._file: StorageFile | None = None
         self._open_index = -1
         self._index, self._within = 0, 0
-        """The next entry that is not held: of which file, and its place there."""
+        """Place of the next entry to read: index of its file, and its number in that file."""
         self._chunk_units = FIRST_CHUNK_UNITS
         self._held: NDArray[Any] = np.empty(0, unit)
         self._held_first = 0
@@ -327,8 +329,8 @@ class _Cursor:
         return range(*(self._places[index][0] + within for index, within in map(self._find, (start, end))))
 
     def _find(self, offset: int) -> tuple[int, int]:
-        """The first entry at or behind this physical offset: of which file, and its place there. Entries that were
-        never written end a queue."""
+        """Place of the first entry at or behind this physical offset: index of its file, and its number in that file.
+        Entries that were never written end a queue."""
         low, high = 0, len(self._places) - 1
         while low < high:
             middle = (low + high + 1) // 2
@@ -363,8 +365,8 @@ class _Cursor:
         return (np.concatenate(pieces) if pieces else self._held), first
 
     def to_sample(self, first: int, sizes: I64, real: NDArray[np.bool_], chosen: NDArray[np.bool_]) -> list[int]:
-        """Among entries, `first` being the number of the first one, a `real` one of each file that is met for the
-        first time: its smallest record; none where the file has a `chosen` one, which is read anyhow."""
+        """Indexes of the entries to read as samples: of each file that is met for the first time the `real` entry with
+        the smallest record, unless a `chosen` one of the file is read anyhow. `first`: number of the first entry."""
         found = []
         lowest = max(bisect_right(self._places, first, key=itemgetter(0)) - 1, 0)
         highest = bisect_left(self._places, first + len(sizes), key=itemgetter(0))
@@ -404,8 +406,8 @@ class _Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Records that are read together: entries [low, high) of a stripe; `runs` are the stretches of log to read, one
-    behind the other, as (physical offset, size); `places` is where each record starts then."""
+    """Records that are read together: entries [low, high) of a stripe. `runs`: the stretches of log to read, one
+    behind the other, as (physical offset, size). `places`: where each record starts in the bytes so read."""
 
     low: int
     high: int

@@ -1,4 +1,4 @@
-"""Inner batches (records of BatchCQ topics that hold several messages) taken apart as a client does (data plane).
+"""Inner batches (records of BatchCQ topics that hold several messages), decoded as a client does (data plane).
 
 Each member becomes a record of its own in a window of its own, so that columns and filters need not know of batches.
 A member has the batch's place, times, hosts and sysFlag, the next queueOffset, and its own flag, properties and body.
@@ -25,7 +25,7 @@ _LENGTH = struct.Struct(">H")
 _REST = struct.Struct(">iqi")
 """reconsumeTimes, preparedTransactionOffset, bodySize."""
 HEAD_BYTES = 48
-"""Up to the born host."""
+"""Bytes of a record before its born host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def members(body: bytes) -> Iterator[Member]:
         at = end
 
 
-def taken_apart(records: Records, decoding: Decoding) -> Iterator[Records]:
+def explode(records: Records, decoding: Decoding) -> Iterator[Records]:
     """The records, with members where inner batches were, some 32 MiB at a time; as they are if there are none, or if
     `decoding` leaves them whole. StoreError for a batch that is damaged, unless `decoding` passes it: then it stays one
     row that says so."""
@@ -64,12 +64,14 @@ def taken_apart(records: Records, decoding: Decoding) -> Iterator[Records]:
         flags = records.fixed["sysFlag"]
         batches = (flags & INNER_BATCH != 0) & (flags & NEED_UNWRAP != 0)
         if batches.any():
-            yield from _Apart(records, decoding).pieces(np.flatnonzero(batches).tolist())
+            yield from _Exploder(records, decoding).pieces(np.flatnonzero(batches).tolist())
             return
     yield records
 
 
-class _Apart:
+class _Exploder:
+    """The records of one call, with members in the place of inner batches."""
+
     def __init__(self, records: Records, decoding: Decoding) -> None:
         self._records, self._decoding = records, decoding
         self._clear()
@@ -81,7 +83,7 @@ class _Apart:
         self._faults: dict[int, str] = {}
 
     def pieces(self, batches: list[int]) -> Iterator[Records]:
-        """`batches` are the places of the inner batches."""
+        """The records, some 32 MiB at a time. `batches`: indexes of the inner batches among them."""
         low = 0
         for place in batches:
             self._plain(low, place)

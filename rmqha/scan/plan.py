@@ -14,16 +14,16 @@ from rmqha.scan.damage import pieces
 from rmqha.scan.files import StoreView
 from rmqha.scan.position import between
 from rmqha.scan.queues import QueueEntries
-from rmqha.scan.read import FileName, LogFile
+from rmqha.scan.read import LogFile, LogFileInfo
 from rmqha.scan.storage import storage_of
 from rmqha.scan.walk import RECORD_MAX_BYTES
 
 TRIES = 8
-"""Number of things that look like records of which one must be in its queue; a topic that was deleted has none."""
+"""Number of candidates (magic and own offset are right) of which one must be in its queue; a deleted topic has none."""
 
 
 class Boundaries:
-    """Record starts of a store that has consume queues; a store without them has none to tell."""
+    """Search for record starts by the consume queues of a store; without queues none is found."""
 
     def __init__(self, view: StoreView) -> None:
         self._view = view
@@ -65,7 +65,7 @@ class Boundaries:
         return None
 
     def file_of(self, offset: int) -> LogFile | None:
-        """The file that has this byte; it is closed when another one is asked for."""
+        """The file that has this byte; None if none has. It is closed when another one is asked for."""
         if self._file is not None and self._file.name.base_offset <= offset < self._file.name.end_offset:
             return self._file
         self.close()
@@ -82,7 +82,7 @@ RANGE_MIN_BYTES = 4 * 1024 * 1024
 class LogRange:
     """Whole records of one file: physical offsets [start, end). Picklable."""
 
-    file: FileName
+    file: LogFileInfo
     start: int
     end: int
     source: Source
@@ -150,7 +150,7 @@ def _at_cuts(item: LogRange, cuts: Sequence[int]) -> list[LogRange]:
 
 
 def _cut_by_queues(item: LogRange, count: int, boundaries: Boundaries) -> list[LogRange]:
-    """About so many ranges, fewer where the queues do not tell where a record starts."""
+    """Cut the range into about `count` ranges, fewer where the queues do not tell where a record starts."""
     cuts = []
     for goal in _goals(item, count).tolist():
         end = min(goal + min(item.size_bytes // count, RECORD_MAX_BYTES), item.end)
@@ -161,12 +161,12 @@ def _cut_by_queues(item: LogRange, count: int, boundaries: Boundaries) -> list[L
 
 
 def _held(peer: StoreView, item: LogRange) -> StoreView:
-    """Part of the range that a replica has."""
+    """View of the part of the range that a replica has."""
     return between(peer, item.start, max(min(item.end, peer.end_offset), item.start))
 
 
 def _cut(item: LogRange, count: int, max_records: int | None, pass_damage: bool) -> list[LogRange]:
-    """By a walk."""
+    """Cut the range by a walk over its records."""
     if count == 1 and max_records is None:
         return [item]
     starts = _record_starts(item, pass_damage)

@@ -1,7 +1,7 @@
-"""Places in a log that outlive a look at it: where a reader stopped, and whether the log still says what it said there.
+"""Positions in a log that a reader keeps: where it stopped, and whether the log has the same history there.
 
 A position is a record's end with the epoch that wrote the byte before it. If the log was cut below it, or another epoch
-wrote that byte since, what was read up to it is no longer the group's log (rulings on truncation: an AP master's tail).
+wrote that byte since, what was read up to it is no longer the group's log (as an AP master's tail that was cut).
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from rmqha.model.error import StoreError
 from rmqha.scan.columns import Records, Source
 from rmqha.scan.damage import pieces
 from rmqha.scan.files import StoreView, read_epochs
-from rmqha.scan.read import FileName, LogFile
+from rmqha.scan.read import LogFile, LogFileInfo
 
 _START_ANEW = "; start a new query (another checkpointLocation)"
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """`epoch` and `epoch_start` are −1 where nothing was written before, or by no known epoch."""
+    """A record's end, and the epoch that wrote the byte before it. `epoch` and `epoch_start` are −1 where nothing was
+    written before, or by no known epoch."""
 
     physical_offset: int
     epoch: int = -1
@@ -41,14 +42,13 @@ def _position(epochs: Sequence[tuple[int, int]], physical_offset: int) -> Positi
 
 
 def may_have_changed(root: str, position: Position) -> bool:
-    """True if the epoch file speaks of another history below the position. Cheaper than to look at the log."""
+    """True if the epoch file has another history below the position. Cheaper than a read of the log."""
     epochs = read_epochs(root) if position.epoch >= 0 else ()
     return bool(epochs) and _position(epochs, position.physical_offset) != position
 
 
 def has_reached(view: StoreView, position: Position, *, same_replica: bool = True) -> bool:
-    """True if the log goes as far as the position; False if it is only behind: its marks are, or it is of another
-    replica.
+    """True if the log reaches the position; False if it is only behind: its marks are, or it is another replica's.
 
     StoreError, one sentence, if the log was cut below the position or has another history there. Only the replica where
     the position was taken (`same_replica`) must have been cut if it ends before it.
@@ -78,7 +78,7 @@ def has_reached(view: StoreView, position: Position, *, same_replica: bool = Tru
 
 
 def end_within(view: StoreView, start: int, max_bytes: int, *, pass_damage: bool = False) -> int:
-    """The last record end at most `max_bytes` behind `start`, but one record further if that is `start` itself.
+    """The last record end at most `max_bytes` behind `start`, or the end of the record at `start` if that is longer.
 
     StoreError where damage stands in the way, unless it is passed.
     """
@@ -91,7 +91,7 @@ def end_within(view: StoreView, start: int, max_bytes: int, *, pass_damage: bool
     return view.end_offset
 
 
-def _last_end(name: FileName, begin: int, goal: int, start: int, stop: int, pass_damage: bool) -> int:
+def _last_end(name: LogFileInfo, begin: int, goal: int, start: int, stop: int, pass_damage: bool) -> int:
     base, last = name.base_offset, begin
     with LogFile(name) as file:
         for piece in pieces(file, begin - base, stop - base, Source(), pass_damage=pass_damage):

@@ -61,7 +61,7 @@ class Pieces(NamedTuple):
     middle: I64
     end: I64
     dropped: bool
-    """Some stretch did not count."""
+    """True if some stretch did not count."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Properties:
 
     @cached_property
     def pieces(self) -> Pieces:
-        """All pieces `name 0x01 value`, without those that are no pair."""
+        """All pieces that are a pair `name 0x01 value`."""
         start, end = self.first, self.last
         middle = _first_separators(np.flatnonzero(self.octets == NAME_END), start, end, len(self.octets))
         counts = (middle > start) & (middle < end - 1)
@@ -158,14 +158,15 @@ class Properties:
         return pa.array(shown, pa.string())
 
     def _plain(self) -> bool:
-        """True if every byte stands for itself in JSON."""
+        """True if no byte needs an escape in JSON."""
         if self.pieces.dropped:
             return False
         special = (self.octets < 0x20) | (self.octets == ord('"')) | (self.octets == ord("\\"))
         return int(np.count_nonzero(special)) == 2 * len(self.pieces.row) - len(self.unclosed)
 
     def _joined_json(self) -> Any:
-        """Every 0x01 becomes `":"`, every 0x02 `","` inside a record and `"}{"` after one, all in C."""
+        """The JSON objects, joined in C: every 0x01 becomes `":"`, every 0x02 `","` inside a record and `"}{"` after
+        one."""
         sizes = np.diff(self.row_offsets)
         filled = np.flatnonzero(sizes)
         ends = self.row_offsets[1:][filled]
@@ -206,7 +207,8 @@ def parse(stored: Any) -> Properties:
 
 
 def _inserted(values: I64, before: I64, added: I64) -> tuple[I64, I64]:
-    """The values with others before these rising places, and where these are then; np.insert takes twice as long."""
+    """The values with `added` ones before these rising places, and the indexes of the added ones; np.insert takes twice
+    as long."""
     places = before + np.arange(len(added))
     old = np.ones(len(values) + len(added), bool)
     old[places] = False
@@ -240,7 +242,7 @@ def split_keys(keys: Any, kind: Any) -> Any:
 
 
 def _split(keys: Any) -> tuple[Any, I64]:
-    """The parts of all, and how many each has."""
+    """The parts of all keys, and the number of parts of each."""
     _, bounds, data = keys.buffers()
     offsets = np.frombuffer(bounds, np.int32)[keys.offset : keys.offset + len(keys) + 1].astype(np.int64)
     octets = np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]]

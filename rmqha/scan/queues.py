@@ -1,4 +1,5 @@
-"""ConsumeQueues as a proof of what is committed: dispatch stops at the confirm offset (data plane, read only)."""
+"""Lookups in ConsumeQueues, whose entries prove what is committed: dispatch stops at the confirm offset (data plane,
+read only)."""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ BATCH_UNIT_BYTES = 46
 BATCH_REST = [("tagsCode", ">i8"), ("stored", ">i8"), ("base", ">i8"), ("count", ">i2"), ("reserved", "V8")]
 STEP_BACK_COUNT = 4096
 FEW_RECORDS = 16
-"""Most often one of the last records is in its queue: so many are read first, then ever more."""
+"""Number of last records that are looked up first, then ever more: most often one of them is in its queue."""
 FEW_ENTRIES = 4
-"""The first entries that are asked of a queue are read alone; for more its file is read."""
+"""Number of entries of a queue that are read one by one; for more its file is read."""
 ENTRY_COLUMNS = ("queueId", "queueOffset", "physicalOffset", "storeSize")
 
 
 class QueueEntries:
-    """Looks records up in their ConsumeQueues; remembers how many entries each queue has."""
+    """Lookup of records in their ConsumeQueues; remembers how many entries each queue has."""
 
     def __init__(self, storage: Storage, root: str) -> None:
         self._storage = storage
@@ -114,7 +115,7 @@ class _Queue:
 
     def has(self, queue_offset: int, phy_offset: int, size: int, *, alone: bool = False) -> bool:
         """True if the queue has this record. A batch queue, whose entries have other numbers, is searched for it.
-        `alone`: only its entry is read, for no other will be asked for."""
+        `alone`: read only its entry, not the file, since no other one will be asked for."""
         if self._is_batch:
             last = self._entries(max(self._paths))
             return bool(((last["offset"] == phy_offset) & (last["size"] == size)).any())
@@ -143,7 +144,7 @@ class _Queue:
         return int(sizes[0]) if len(sizes) and 0 < sizes[0] <= RECORD_MAX_BYTES else 0
 
     def end(self) -> int:
-        """The highest physical end that the entries of the last file name; what fills a queue up has no real size."""
+        """The highest physical end that the entries of the last file name, pre-filled units left out."""
         last = self._entries(max(self._paths))
         real = last[(last["size"] > 0) & (last["size"] <= RECORD_MAX_BYTES) & (last["offset"] >= 0)]
         return int((real["offset"].astype(np.int64) + real["size"]).max()) if len(real) else 0

@@ -15,18 +15,18 @@ from rmqha.scan.storage import expect, read_exactly, storage_of
 from rmqha.scan.walk import I64, RECORD_MAX_BYTES, RECORD_MIN_BYTES, Chain, Window, describe_break, find_record, walk
 
 WINDOW_BYTES = 4 * 1024 * 1024
-"""Makes one RecordBatch."""
+"""Bytes of log that make one RecordBatch."""
 FILTERED_WINDOW_BYTES = 8 * 1024 * 1024
-"""Window where a filter leaves few rows of each."""
+"""Bytes of a window if a filter leaves few of its rows."""
 DENSE_BYTES = 32 * 1024
-"""A stretch of which a piece is wanted in every so many bytes is fetched from the disk as a whole."""
+"""Distance of wanted pieces up to which a stretch is fetched from the disk as a whole."""
 PROBE_BYTES = 256 * 1024
 SPARE = 2
-"""The buffer is so many windows long, for `spans` of bodies; what is not read into costs no memory."""
+"""Length of the buffer in windows, for `spans` of bodies; the part that is not read into costs no memory."""
 
 
 @dataclass(frozen=True, slots=True)
-class FileName:
+class LogFileInfo:
     """A CommitLog file by name; `base_offset` is the physical offset of its first byte."""
 
     path: str
@@ -39,26 +39,27 @@ class FileName:
         return self.base_offset + self.size_bytes
 
 
-class GoneError(StoreError):
-    """A file that was there when the store was looked at is not there any more."""
+class RemovedFileError(StoreError):
+    """A file that was there when the store was opened has been removed."""
 
 
 class CutError(StoreError):
-    """Records that the walk has found are not there any more: a broker cuts its log meanwhile."""
+    """Records that the walk has found are not there any more: a broker has cut its log meanwhile."""
 
 
 class LogFile:
     """A CommitLog file, open for reading. Positions are bytes from its start.
 
-    GoneError if it has gone since it was looked at, as expired files do; StoreError if it has become shorter.
-    """
+    RemovedFileError if it was removed since the store was opened, as expired files are; StoreError if it has become
+    shorter."""
 
-    def __init__(self, name: FileName) -> None:
+    def __init__(self, name: LogFileInfo) -> None:
         self.name = name
         try:
             self._file = storage_of(name.path).open(name.path)
         except FileNotFoundError:
-            raise GoneError(f"{name.path} was removed while it was read, as expired files are: ask again") from None
+            sentence = f"{name.path} was removed while it was read, as expired files are: ask again"
+            raise RemovedFileError(sentence) from None
         except PermissionError:
             raise UsageError(f"{name.path} cannot be read: permission denied") from None
         self._buffer = bytearray()
@@ -78,7 +79,7 @@ class LogFile:
         self._file.close()
 
     def window(self, start: int, stop: int, *, reused: bool = False) -> Window:
-        """The bytes [start, stop). A `reused` window is only good until the next one is read."""
+        """The bytes [start, stop). A `reused` window is only valid until the next one is read."""
         size = stop - start
         raw = self._reused(size) if reused else bytearray(size)
         self._read(start, memoryview(raw)[:size])
@@ -86,7 +87,7 @@ class LogFile:
         return Window(self.name.path, self.name.base_offset + start, raw, data, self.name.size_bytes - stop)
 
     def packed(self, runs: Sequence[tuple[int, int]]) -> Window:
-        """These stretches, (position, size), one behind the other; a reused window. Its base offset means nothing."""
+        """A reused window of these stretches, (position, size), one behind the other. Its base offset means nothing."""
         size = sum(size for _, size in runs)
         raw = self._reused(size)
         span = runs[-1][0] + runs[-1][1] - runs[0][0]
@@ -147,7 +148,7 @@ class LogFile:
         return describe_break(self.window(position, min(position + RECORD_MIN_BYTES, stop)), 0, stop - position)
 
     def find_record(self, position: int, stop: int) -> int | None:
-        """The first place in [position, stop) that looks like a record's start."""
+        """The first position in [position, stop) with the magic and the own offset of a record; None without one."""
         size = PROBE_BYTES
         while stop - position >= RECORD_MIN_BYTES:
             window = self.window(position, min(position + size, stop), reused=True)
@@ -189,7 +190,7 @@ class LogFile:
         return found if found.whole.all() else None
 
     def records(self, starts: I64, source: Source | None = None) -> Records:
-        """These records, which must have passed the walk, in a window of their own. Raises CutError if they have been
+        """The records at `starts`, which a walk has found, in a window of their own. Raises CutError if they have been
         cut since."""
         low, last = int(starts[0]), int(starts[-1])
         size = int.from_bytes(self.window(last, last + 4).data.tobytes(), "big")

@@ -1,4 +1,4 @@
-"""Sources of a store's files: this machine's directories, or anything fsspec knows (data plane, read only).
+"""Storages of a store's files: this machine's directories, or anything fsspec knows (data plane, read only).
 
 A path with a scheme, such as s3://bucket/broker-a or memory://archive/a, is fsspec's, which must be installed then; a
 plain path and file:// are local. Files are read by ranges and never mapped: a file that is cut or removed while it is
@@ -33,7 +33,7 @@ class StorageFile(Protocol):
 
 
 class Storage(Protocol):
-    """Paths are strings with `/`. OSError where something cannot be read."""
+    """Port: a storage of files. Paths are strings with `/`. OSError where something cannot be read."""
 
     def entries(self, path: str) -> list[tuple[str, int | None]] | None:
         """Entries of a directory: (name, size in bytes or None of a directory). None if there is no such directory.
@@ -42,7 +42,7 @@ class Storage(Protocol):
         ...
 
     def content(self, path: str) -> bytes | None:
-        """A whole file, None if there is none."""
+        """Content of a file; None if there is no such file."""
         ...
 
     def matching(self, pattern: str) -> list[str]:
@@ -50,7 +50,7 @@ class Storage(Protocol):
         ...
 
     def open(self, path: str) -> StorageFile:
-        """Raises FileNotFoundError."""
+        """Open a file for reading. Raises FileNotFoundError."""
         ...
 
 
@@ -80,7 +80,7 @@ class LocalStorage:
 
 
 class FsspecStorage:
-    """Reads by ranges, without fsspec's read-ahead: the readers ask for whole windows."""
+    """Files of an fsspec file system, read by ranges without read-ahead: the readers ask for whole windows."""
 
     def __init__(self, filesystem: Any) -> None:
         self._filesystem = filesystem
@@ -101,7 +101,7 @@ class FsspecStorage:
         return listed
 
     def _size(self, path: str, listed: int | None) -> int:
-        """A listing of web pages has names only."""
+        """Size of a file; asked for if the listing has none, as one of web pages."""
         size = self._filesystem.info(path).get("size") if listed is None else listed
         if size is None:
             raise StoreError(f"{path} cannot be read: its server does not tell its size")
@@ -129,12 +129,12 @@ class FsspecStorage:
 Options = Mapping[str, Any]
 """Options of fsspec's file system of a scheme: for s3 key, secret, token, endpoint_url, anon, client_kwargs, …"""
 _given: dict[str, str] = {}
-"""By root: the options that were given for it, as JSON."""
+"""Options that were given for a root, as JSON, by root."""
 
 
 def use_options(root: str, options: Options) -> None:
-    """Open what is at and below this address with these options from now on, in this process; none: as fsspec's own
-    configuration says."""
+    """Set the options with which this process opens the address and all below it; without any, fsspec's own
+    configuration counts."""
     key = root.rstrip("/")
     if options:
         _given[key] = json.dumps(options, sort_keys=True)
@@ -150,7 +150,7 @@ def _options_of(path: str) -> str:
 
 
 def storage_of(root: str) -> Storage:
-    """By the scheme of a path. UsageError if fsspec, or what it needs for the scheme, is missing."""
+    """The storage of a path, by its scheme. UsageError if fsspec, or what it needs for the scheme, is missing."""
     scheme = _SCHEME.match(root)
     if scheme is None or scheme[1] == "file":
         return LocalStorage()
@@ -163,8 +163,8 @@ def _fsspec_storage(root: str, options: str) -> Storage:
 
 
 def file_system(address: str, options: Options) -> tuple[Any, str]:
-    """fsspec's file system of an address, and the path there. UsageError if a package is missing, or the address or an
-    option is none of its scheme."""
+    """fsspec's file system of an address, and the path there. UsageError if a package is missing, or if the scheme does
+    not take the address or an option."""
     try:
         import fsspec
 
@@ -202,7 +202,7 @@ def of_s3a(settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def read_exactly(file: StorageFile, position: int, target: bytearray | memoryview) -> int:
-    """Fill `target` from `position` on; gives the number of bytes that were there."""
+    """Fill `target` with the bytes from `position` on. Returns the number of bytes that were there."""
     done = 0
     if isinstance(file, FileIO) and hasattr(os, "preadv"):
         # of small pieces half the cost is the call
@@ -220,6 +220,6 @@ def read_exactly(file: StorageFile, position: int, target: bytearray | memoryvie
 
 
 def expect(file: StorageFile, position: int, size: int) -> None:
-    """Have these bytes of a local file fetched into the system's cache, without waiting for them."""
+    """Let the system fetch these bytes of a local file into its cache, without waiting for them."""
     if isinstance(file, FileIO) and hasattr(os, "posix_fadvise"):
         os.posix_fadvise(file.fileno(), position, size, os.POSIX_FADV_WILLNEED)

@@ -1,4 +1,4 @@
-"""Finding the records of a stretch of CommitLog (data plane: NumPy over the bytes, no object per record).
+"""Walk over the records of a stretch of CommitLog (data plane: NumPy over the bytes, no object per record).
 
 Two ways to the same answer. The hop loop follows totalSize from record to record. The lane walk starts at about a
 hundred places at once, each found by the magic and confirmed by the record's own physicalOffset, and moves all lanes
@@ -25,16 +25,16 @@ MAGIC_V1 = 0xDAA320A7 - 2**32
 MAGIC_V2 = 0xDAA320AB - 2**32
 MAGIC_BLANK = 0xCBD43194 - 2**32
 RECORD_MIN_BYTES = 91
-"""An IPv4 V1 record with empty body, topic and properties."""
+"""Size of an IPv4 V1 record with empty body, topic and properties."""
 RECORD_MAX_BYTES = 64 * 1024 * 1024
-"""No frame that could carry a longer one is taken by any broker: a longer size is damage."""
+"""Largest size of a record; a larger one is damage: no broker takes a frame that could carry it."""
 BLANK_HEADER_BYTES = 8
 ANY_FLAGS = -1
-"""All bits of a sysFlag: which ones a chain's records have is not known."""
+"""All bits of a sysFlag, where it is not known which ones a chain's records have."""
 
 LANE_SPACING_BYTES = 32 * 1024
 LANE_SEARCH_BYTES = 2 * 1024
-"""Bytes searched for a lane: where no record starts in so many, there is no lane."""
+"""Bytes searched for a lane's first record; if none starts there, there is no lane."""
 FEW_LANES = 8
 STEPS_UNCHECKED = 4
 
@@ -51,13 +51,13 @@ def unaligned(data: NDArray[np.uint8], dtype: Any) -> NDArray[Any]:
 
 
 def gather(data: NDArray[np.uint8], dtype: Any, positions: I64) -> NDArray[Any]:
-    """The structures at these positions. As plain bytes first: NumPy copies those ten times as fast as fields."""
+    """The structures at these positions. They are copied as plain bytes, ten times as fast as NumPy copies fields."""
     kind = np.dtype(dtype)
     return unaligned(data, f"V{kind.itemsize}")[positions].view(kind)
 
 
 def where_bytes(data: NDArray[np.uint8], positions: I64, wanted: bytes) -> I64:
-    """The indices of those positions at which these bytes stand. All of them must be inside the data."""
+    """The indexes of the positions at which the bytes `wanted` stand. All of them must be inside the data."""
     kept = np.arange(len(positions))
     # single bytes, the last first: names differ at their ends, and gathering words is five times as dear
     for at in reversed(range(len(wanted))):
@@ -108,7 +108,7 @@ class Chain:
     end: int
     broken: bool
     seen_flags: int = ANY_FLAGS
-    """All sysFlags that one of the records has, or more."""
+    """All bits of sysFlag that one of the records has, or more."""
 
 
 def walk(window: Window, stop: int) -> Chain:
@@ -150,8 +150,8 @@ def describe_break(window: Window, position: int, stop: int) -> str:
 
 
 def find_record(window: Window, position: int, stop: int, *, until: int | None = None) -> int | None:
-    """The first place in [position, stop) that looks like a record: its magic and its own offset are right. With
-    `until` it must start before that position; it may end behind it."""
+    """The first position in [position, stop) with the magic and the own offset of a record; None without one. With
+    `until` the record must start before that position; it may end behind it."""
     raw = window.raw
     find = raw.find if isinstance(raw, bytearray) else partial(_find_mapped, raw)
     last = len(window.data) - _HOP.size
@@ -170,13 +170,13 @@ def find_record(window: Window, position: int, stop: int, *, until: int | None =
 
 
 def _find_mapped(data: memoryview, pattern: bytes, start: int, stop: int) -> int:
-    """Find as bytearray.find does, which is several times as fast."""
+    """Position of `pattern` in a memoryview, −1 without one; `bytearray.find` is several times as fast."""
     hit = re.compile(re.escape(pattern)).search(data, start, stop)
     return -1 if hit is None else hit.start()
 
 
 def _lane_starts(window: Window, stop: int) -> I64:
-    """The window's start, and what looks like a record's start soon behind each of many places."""
+    """Starts of the lanes: the window's start, and the first likely record start behind each of many places."""
     data, last = window.data, len(window.data) - _START.itemsize
     targets = np.arange(LANE_SPACING_BYTES, last - LANE_SEARCH_BYTES, LANE_SPACING_BYTES)
     if not len(targets):
@@ -221,7 +221,7 @@ def _advance_lanes(window: Window, lanes: I64) -> Chain | None:
 
 
 def _hop(window: Window, position: int, stop: int) -> Chain:
-    """Record by record, as far as the window reaches."""
+    """Follow the records one by one, as far as the window reaches."""
     view, base, unpack = window.raw, window.base_offset, _HOP.unpack_from
     limit = len(window.data)
     starts: list[int] = []
@@ -248,7 +248,7 @@ def _hop(window: Window, position: int, stop: int) -> Chain:
 
 
 def _closes_file(window: Window, position: int) -> bool:
-    """True if there is a blank record that takes the rest of the file."""
+    """True if a blank record takes the rest of the file."""
     left = window.file_end - position
     if len(window.data) - position < BLANK_HEADER_BYTES:
         return False

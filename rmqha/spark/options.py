@@ -21,6 +21,7 @@ import pyarrow as pa
 from rmqha.model.error import StoreError, UsageError
 from rmqha.scan.api import (
     ALL_ROWS,
+    ANY_NUMBER,
     CORRUPT,
     STORE_PATH,
     TIMESTAMP_SLACK_MS,
@@ -421,7 +422,6 @@ def _number(values: Mapping[str, str], name: str, default: int) -> int:
 
 # --- offsets of queues that were asked for and are not there ----------------------------------------------------------
 
-ANY = Interval()
 ON = "failOnDataLoss=false reads what is there"
 
 
@@ -433,14 +433,14 @@ def check_queues(rows: RowFilter, views: Sequence[StoreView], *, streams: bool =
         name, end = f"queue {queue_id} of {topic}", 0
         for view, queues in zip(views, entries, strict=True):
             begin, after = _extent(view, queues, topic, queue_id)
-            if after > 0 and ANY.low < bounds.low < begin:
+            if after > 0 and ANY_NUMBER.low < bounds.low < begin:
                 raise StoreError(
                     f"{view.root}: {name} begins at {begin}, later than startingOffsets = {bounds.low}: older messages "
                     f"were removed; {ON}"
                 )
             end = max(end, after)
         wanted = "startingOffsets", max(bounds.low, 0)
-        if bounds.high < ANY.high:
+        if bounds.high < ANY_NUMBER.high:
             wanted = "endingOffsets", max(bounds.high + 1, wanted[1])
         if wanted[1] > end and not streams:
             raise StoreError(
@@ -456,5 +456,5 @@ def _extent(view: StoreView, queues: QueueEntries, topic: str, queue_id: int) ->
         return queues.extent(topic, queue_id, view.min_offset, view.end_offset) or (0, 0)
     rows = RowFilter(queues=frozenset([(topic, queue_id)]))
     for batch in read_store(view, Decoding(("queueOffset",), on_corrupt="skip"), rows):
-        return int(batch.column(0)[0].as_py()), ANY.high
+        return int(batch.column(0)[0].as_py()), ANY_NUMBER.high
     return 0, 0

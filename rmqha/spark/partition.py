@@ -147,7 +147,7 @@ def _report(directory: str, ranges: Sequence[LogRange], rows: RowFilter, row_cou
         "logBytes": counts.log_bytes,
         "queueBytes": counts.queue_bytes,
         "rows": row_count,
-        "filter": rows.told,
+        "filter": rows.conditions_by_column,
         "walkedBytes": counts.walked,
     }
     try:

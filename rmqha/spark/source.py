@@ -36,7 +36,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from rmqha.model.error import UsageError
-from rmqha.scan.api import Interval, RowFilter, by_group, prune, told_of
+from rmqha.scan.api import Interval, RowFilter, by_group, prune, storage_errors
 from rmqha.spark.errors import sentences
 from rmqha.spark.options import COMMENTS, ReadOptions, column_type, is_table, known_column, without_table_properties
 from rmqha.spark.partition import UNKNOWN, LogPartition, Sizing, partitions, read
@@ -163,7 +163,7 @@ class CommitLogReader(DataSourceReader):
     @sentences()
     def partitions(self) -> list[LogPartition]:
         """Ranges of the log, one for each task. Raises UsageError or StoreError."""
-        with told_of(", ".join(self._options.paths)):
+        with storage_errors(", ".join(self._options.paths)):
             return self._partitions()
 
     def _partitions(self) -> list[LogPartition]:

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from rmqha.model.error import RmqhaError, StoreError, UsageError
 from rmqha.scan.api import (
-    ANY_TIME,
+    ANY_NUMBER,
     Interval,
     LogRange,
     RowFilter,
@@ -29,7 +29,7 @@ from rmqha.scan.api import (
     check_no_copies,
     open_store,
     prune,
-    told_of,
+    storage_errors,
 )
 from rmqha.scan.position import Position, between, end_within, has_reached, may_have_changed, position_at, record_count
 from rmqha.spark.errors import sentences
@@ -136,7 +136,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             if view.min_offset < low and not self._options.from_latest:
                 # rows before `low` are left out by the option's own filter
                 first = self._end_within(view, view.min_offset, low - view.min_offset)
-            if times.low > ANY_TIME.low and not self._options.from_latest:
+            if times.low > ANY_NUMBER.low and not self._options.from_latest:
                 # log that is older by more than brokers' clocks step back holds no row of this query
                 later = prune(view, RowFilter(intervals={"storeTimestamp": times}), self._options.timestamp_slack_ms)
                 first = max(first, later.min_offset)
@@ -233,7 +233,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 )
             kept.append([between(view, first, last.physical_offset)])
             ends.append(End(view.root, last, _is_of(view, until)))
-        with told_of(", ".join(self._options.paths)):
+        with storage_errors(", ".join(self._options.paths)):
             found = partitions(self._options, kept, self._options.rows, self._sizing) if kept else []
         return [StreamPartition(item.value, tuple(ends)) for item in found]
 

@@ -22,7 +22,7 @@ from rmqha.scan.api import (
     plan_ranges,
     read_store,
 )
-from rmqha.scan.read import GoneError, LogFile
+from rmqha.scan.read import LogFile, RemovedFileError
 from tests.store.damage.damaged import make_own
 from tests.store.log_writer import LogWriter, Message, encode
 from tests.support.machine_speed import reference_ms
@@ -235,7 +235,7 @@ def test_missing_files_and_damaged_marks(tmp_path: Path) -> None:
     assert open_store(str(root), passing).broker_name is None
     view = open_store(str(root), passing)
     Path(view.files[0].path).unlink()
-    with pytest.raises(GoneError, match="was removed while it was read"):
+    with pytest.raises(RemovedFileError, match="was removed while it was read"):
         list(read_store(view))
 
 

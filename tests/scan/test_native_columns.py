@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rmqha.host import kernel_choice
 from rmqha.model.error import StoreError
 from rmqha.scan.columns import TYPES, Decoding, Records
-from rmqha.scan.inner_batches import taken_apart
+from rmqha.scan.inner_batches import explode
 from rmqha.scan.native import columns as native_columns
 from rmqha.scan.walk import Window, walk
 from rmqha.store.log.record import NewMessage
@@ -167,7 +167,7 @@ def test_a_row_with_a_fault_has_no_body() -> None:
     decoding = Decoding(("body", "_corrupt", "sysFlag"), on_corrupt="row")
 
     def rows() -> Any:
-        (piece,) = taken_apart(records_of(bytes(log)), decoding)
+        (piece,) = explode(records_of(bytes(log)), decoding)
         (batch,) = piece.batches(decoding)
         return batch.to_pylist()
 

@@ -9,7 +9,7 @@ import pytest
 
 from rmqha.scan import plan as scan_plan
 from rmqha.scan.api import StoreView, ViewOptions, open_store, plan_ranges, read_range
-from rmqha.scan.read import FileName
+from rmqha.scan.read import LogFileInfo
 from tests.store.log_writer import LogWriter, Message, encode
 
 FILE_BYTES = 1024 * 1024
@@ -85,7 +85,7 @@ def test_without_queues_only_what_must_be_cut_is(tmp_path: Path) -> None:
 def test_a_log_of_whole_files_is_planned_by_their_names(tmp_path: Path) -> None:
     """10 TB in files that are not even there."""
     size = 1 << 30
-    files = tuple(FileName(f"{tmp_path}/commitlog/{at * size:020}", at * size, size) for at in range(9313))
+    files = tuple(LogFileInfo(f"{tmp_path}/commitlog/{at * size:020}", at * size, size) for at in range(9313))
     starts = tuple(name.base_offset for name in files)
     view = StoreView(str(tmp_path), None, None, None, files, starts, len(files) * size, len(files) * size, ())
     assert len(plan_ranges(view, min_ranges=1000, target_bytes=size)) == 9313

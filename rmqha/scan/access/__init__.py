@@ -1,1 +1,1 @@
-"""Short ways to the records that a filter wants: bounds by queue offsets, records by key."""
+"""Quick access to what a filter wants: bounds by queue offsets, records by key; datasets and tables over stores."""

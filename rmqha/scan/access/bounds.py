@@ -8,12 +8,10 @@ from collections.abc import Iterator
 
 from rmqha.scan.access.config_files import queue_count
 from rmqha.scan.files import StoreView
-from rmqha.scan.filter import Interval, RowFilter
+from rmqha.scan.filter import ANY_NUMBER, Interval, RowFilter
 from rmqha.scan.queues import QueueEntries
 from rmqha.scan.read import LogFile
 from rmqha.scan.storage import Storage, storage_of
-
-ANY = Interval()
 
 
 def of_queues(view: StoreView, rows: RowFilter) -> tuple[int, int]:
@@ -54,7 +52,8 @@ def _wanted(storage: Storage, view: StoreView, rows: RowFilter) -> Iterator[tupl
             yield None
             continue
         for queue_id in sorted(named):
-            limit = rows.queue_offsets.get((topic, queue_id), ANY).meet(rows.intervals.get("queueOffset", ANY))
+            of_queue = rows.queue_offsets.get((topic, queue_id), ANY_NUMBER)
+            limit = of_queue.meet(rows.intervals.get("queueOffset", ANY_NUMBER))
             values = rows.values.get("queueOffset")
             if values is not None:
                 limit = limit.meet(Interval(min(values, default=0), max(values, default=-1)))
@@ -67,7 +66,7 @@ def _places(view: StoreView, entries: QueueEntries, topic: str, queue_id: int, b
     if bounds.low > 0:
         found = _record(view, entries, topic, queue_id, bounds.low)
         start = start if found is None else found[0]
-    if 0 <= bounds.high < ANY.high:
+    if 0 <= bounds.high < ANY_NUMBER.high:
         found = _record(view, entries, topic, queue_id, bounds.high)
         end = end if found is None else found[1]
     return start, end

@@ -1,4 +1,4 @@
-"""The broker's own tables, JSON files below config (control plane)."""
+"""Reads of the broker's own tables, JSON files below config (control plane)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def member_of(storage: Storage, root: str, name: str, member: str) -> Mapping[st
 
 
 def queue_count(storage: Storage, root: str, topic: str) -> int | None:
-    """Number of queues that a topic may have, by the table of topics; None where that does not tell."""
+    """Number of queues that a topic may have, by the table of topics; None if the table does not have it."""
     try:
         known = member_of(storage, root, "topics", "topicConfigTable").get(topic)
     except StoreError:

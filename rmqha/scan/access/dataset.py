@@ -3,8 +3,8 @@
     log = LogDataset("/data/broker-a")
     duckdb.sql("select topic, count(*) from log where storeTimestamp > '2026-11-01' group by topic")
 
-Both give an Arrow expression, which has no other face than its text. What that says in the plainest form (comparisons
-of columns with literals, joined by and) narrows the read; the expression itself is applied to what is read.
+Both give an Arrow expression, which can only be read as its text. Comparisons of columns with literals, joined by and,
+narrow the read; the expression itself is applied to what is read.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ Paths = str | Path | Sequence[str | Path]
 
 
 class LogDataset(ds.Dataset):  # type: ignore[misc]
-    """The committed messages of one or more stores, as far as they were when this was made; of several replicas of a
-    group the one with the most."""
+    """The messages of one or more stores that were committed when this was made; of several replicas of a group the one
+    with the most."""
 
     def __init__(self, paths: Paths, *, columns: Sequence[str] = tuple(TYPES), verify_crc: bool = True) -> None:
-        """UsageError for what is no store, or a column that there is not; StoreError for damaged files."""
+        """Open the stores at `paths`. Raises UsageError for what is no store and for an unknown column, StoreError for
+        damaged files."""
         for name in columns:
             if name not in TYPES:
                 raise UsageError(f"the log has no column {name}; it has {', '.join(TYPES)}")

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from rmqha.model.message import java_string_hash
-from rmqha.scan.index import DoubtError
+from rmqha.scan.index import UnusableIndexError
 from rmqha.scan.storage import Storage, StorageFile, read_exactly
 from rmqha.scan.walk import I64
 
@@ -37,11 +37,11 @@ def key_hash(topic: str, key: str) -> int:
 
 
 def places(storage: Storage, root: str, topics: Iterable[str], keys: Iterable[str], start: int, end: int) -> I64:
-    """Physical offsets in [start, end) of the records that may have one of the keys, rising. DoubtError without an
-    index, or for one of other sizes; OSError as the files have it."""
+    """Physical offsets in [start, end) of the records that may have one of the keys, rising. UnusableIndexError without
+    an index, or for one of other sizes; OSError as the files have it."""
     names = [name for name, size in storage.entries(f"{root}/index") or () if name.isdecimal() and size]
     if not names:
-        raise DoubtError("the store has no index of keys")
+        raise UnusableIndexError("the store has no index of keys")
     wanted = {key_hash(topic, key) for topic in topics for key in keys}
     found: set[int] = set()
     for name in sorted(names):
@@ -61,12 +61,13 @@ def _size(storage: Storage, root: str, name: str) -> int:
 def _read(file: StorageFile, layout: struct.Struct, position: int) -> tuple[int, ...]:
     data = bytearray(layout.size)
     if read_exactly(file, position, data) < len(data):
-        raise DoubtError("an index of keys ends inside an entry")
+        raise UnusableIndexError("an index of keys ends inside an entry")
     return layout.unpack(data)
 
 
 def _slot_count(file: StorageFile, path: str, size: int, told: tuple[int, int, int]) -> int:
-    """`told` is what the header says: first and last physical offset, and number of entries."""
+    """Number of slots of an index file. `told`: first and last physical offset, and number of entries, by the header.
+    Raises UnusableIndexError if no number fits."""
     first_offset, last_offset, count = told
     last_at = (count - 1) * _ENTRY.size
 
@@ -90,7 +91,7 @@ def _slot_count(file: StorageFile, path: str, size: int, told: tuple[int, int, i
             if not rest and fits(slots):
                 return slots
             at = data.find(wanted, at + 1)
-    raise DoubtError(f"the number of slots of {path} cannot be told")
+    raise UnusableIndexError(f"the number of slots of {path} cannot be told")
 
 
 def _of_file(file: StorageFile, path: str, size: int, wanted: set[int], start: int, end: int) -> Iterator[int]:

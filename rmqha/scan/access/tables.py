@@ -60,13 +60,13 @@ SCHEMAS: Mapping[str, Mapping[str, Any]] = {
         "behindBytes": LONG,
     },
 }
-"""Columns of each table. `maxOffset` is the offset behind the last message that the log has, committed; `lag` is how
-many of those a group has not confirmed; of `queues` and `offsets` the numbers are null where there is no queue."""
+"""Columns of each table. `maxOffset` is the offset behind the last committed message of the log; `lag` is the number of
+messages that a group has not confirmed; the numbers of `queues` and `offsets` are null where there is no queue."""
 
 
 def table(name: str, views: Sequence[StoreView]) -> Any:
-    """The Arrow table of this name over the stores; of several replicas of a group, `replicas` apart, that of the one
-    with the most committed. StoreError for a file that cannot be read."""
+    """The Arrow table of this name over the stores. Of several replicas of a group only the one with the most committed
+    is read, but for the table `replicas`. StoreError for a file that cannot be read."""
     kinds = SCHEMAS[name]
     schema = pa.schema(list(kinds.items()))
     if name == "replicas":
@@ -156,7 +156,7 @@ def _groups(store: _Store) -> Rows:
 
 
 def _of(given: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """The members that are columns; what is no number or switch where one belongs is null."""
+    """The members of `given` that are columns; a value of another kind than its column's is null."""
     found: dict[str, Any] = {}
     for name, value in given.items() if isinstance(given, Mapping) else ():
         if name == "attributes":

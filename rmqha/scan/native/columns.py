@@ -22,41 +22,41 @@ _NUMBERS = {
     "sysFlag": 4,
     "flag": 4,
 }
-"""Columns of numbers that it makes, and the bytes of each."""
+"""Numeric columns that the decoder makes, and the bytes of a value."""
 _TEXTS = {"body": 1, "topic": 2, "keys": 4, "tags": 8}
 _PARTS = _TEXTS | {name: 16 << number for number, name in enumerate(_NUMBERS)}
-"""All columns that it makes, and the bit of each."""
+"""All columns that the decoder makes, and the bit of each."""
 LEAST_COUNT = 16
-"""Fewer records are not worth the calls."""
+"""Number of records below which the calls cost more than they save."""
 MAX_BYTES = (1 << 31) - 1
 """Most bytes of a column, whose offsets are int32."""
 USUAL_TEXT_BYTES, USUAL_KEYS = 64, 4
-"""More of a record's topic, keys or tags, in the mean, take a second try with more memory."""
+"""Bytes of a record's topic, keys and tags, in the mean, that the first try has memory for; more take a second one."""
 ALIGNMENT = 64
 
 
 class ColumnDecoder(Protocol):
-    """A `rmqha.kernel.native_columns.NativeColumns` is one."""
+    """Port of the native decoder; `rmqha.kernel.native_columns.NativeColumns` implements it."""
 
     def walk(
         self, window: tuple[int, int], base_offset: int, stop: int, max_bytes: int, starts: int, count: int
     ) -> tuple[int, int, int]:
-        """Follow the records of a window, `count` at most, as long as they are whole and right: how many begin at what
-        stands at the address `starts` then, the index behind the last one, and all flags that one of them has."""
+        """Write the starts of a window's records, at most `count`, to the address `starts`, as long as the records are
+        whole and right. Returns their number, the index behind the last one, and all flags that one of them has."""
         ...
 
     def record_bytes(self, window: tuple[int, int], starts: int, count: int) -> int:
-        """Bytes of `count` records that begin at what stands at the address `starts`."""
+        """Size of `count` records, whose starts stand at the address `starts`."""
         ...
 
     def call(self, columns: int, refused_flags: int, verifies_crc: bool) -> Any:
-        """A call for these parts, which has no memory yet: it has sizes of it, then of what was written there, and, by
-        the names of `_Memory`, addresses."""
+        """A call for these parts, without memory yet. Its members are the sizes of the memory, after the call those of
+        what was written, and the addresses, by the names of `_Memory`."""
         ...
 
     def decode(self, window: tuple[int, int], starts: int, count: int, call: Any) -> int | None:
-        """Fill the memory of `call`: how many records are plain in front of the first that is not; None if there is
-        too little of it. `window` and `starts` are addresses, the first with its bytes."""
+        """Fill the memory of `call`. Returns the number of plain records before the first other one; None if there is
+        too little memory. `window` is an address and a size, `starts` an address."""
         ...
 
 
@@ -64,7 +64,7 @@ _decoder: ColumnDecoder | None = None
 
 
 def use(decoder: ColumnDecoder | None) -> None:
-    """Decode by this one from now on; None: by NumPy only."""
+    """Set the decoder of this process; None: decode by NumPy only."""
     global _decoder
     _decoder = decoder
 
@@ -104,7 +104,7 @@ def arrays(
 
 
 class _Memory:
-    """Memory of Arrow's for what the decoder writes, in two pieces: bodies, and all else."""
+    """Arrow memory for what the decoder writes, in two pieces: bodies, and all else."""
 
     def __init__(
         self, call: Any, count: int, made: list[str], body_bytes: int, text_bytes: int, key_count: int
