@@ -285,7 +285,7 @@ READY, READY_TOPIC = "ready_commitlog", "ready_topic"
 def ready_source(source: str, rows_per_byte: float, cores: int) -> Any:
     """A data source that plans as ours, reads one batch a task, and gives that again and again, as many rows as the log
     has: no source in Python can be faster than what Spark makes of ready Arrow batches."""
-    from rmqha.spark.partition import Sizing
+    from rmqha.spark.partition import TaskSizing
     from rmqha.spark.source import CommitLogReader, CommitLogSource
 
     class ReadyReader(CommitLogReader):
@@ -297,7 +297,7 @@ def ready_source(source: str, rows_per_byte: float, cores: int) -> Any:
                 left -= batch.num_rows
 
     class Ready(CommitLogSource):
-        sizing = Sizing(cores, may_grow=False)
+        sizing = TaskSizing(cores, may_grow=False)
 
         @classmethod
         def name(cls) -> str:

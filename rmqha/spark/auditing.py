@@ -1,4 +1,4 @@
-"""Proof that every acknowledged message was kept: the list that a producer wrote against the log itself.
+"""Proof that every acknowledged message was kept: the list that a producer wrote is compared with the log.
 
 The list has one JSON object per line, as `rmqha send --acked` writes it: msgId, and where known topic, queueId,
 queueOffset and sendStatus. Only SEND_OK is an acknowledgement; a line without sendStatus counts as one.
@@ -19,14 +19,14 @@ SYSTEM_TOPICS = "^(%RETRY%|%DLQ%|RMQ_SYS_|SCHEDULE_TOPIC_XXXX|TRANS_CHECK_MAX_TI
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Counts, and of each finding the first few rows."""
+    """Result of an audit: counts, and the first few rows of each finding."""
 
     acked_count: int
     log_count: int
-    """Records of the topics that were looked at."""
+    """Number of records of the audited topics."""
     missing_count: int
     missing: list[dict[str, Any]]
-    """Acknowledged and not in the log: lost."""
+    """Acknowledged messages that are not in the log: lost."""
     misplaced_count: int
     misplaced: list[dict[str, Any]]
     """Messages for which the log holds another one, or none, where the acknowledgement said it is."""
@@ -39,7 +39,7 @@ class Audit:
 
     @property
     def ok(self) -> bool:
-        """Nothing lost, nothing moved, nothing out of order; duplicates are allowed."""
+        """True if nothing is lost, moved or out of order; duplicates are allowed."""
         return not (self.missing_count or self.misplaced_count or self.disorder_count)
 
 

@@ -1,5 +1,5 @@
-"""Calls from Spark in its Python processes: errors of ours come out without Python's traceback, and back as the one
-sentence a user needs; what was loaded is kept."""
+"""Errors of ours in Spark's Python processes: they reach the JVM without Python's traceback, and the user as one
+sentence. Loaded modules stay loaded."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ _CODE = re.compile(r"^\[[\w.]+\]\s*")
 
 @contextmanager
 def sentences() -> Iterator[None]:
-    """In a Python process of Spark's, which ends with its first error: one of ours goes to the JVM as its sentence. All
-    others, an application's among them, keep their traceback. What the first call has loaded stays loaded."""
+    """Context manager for a Python process of Spark's, which ends with its first error: an error of ours goes to the
+    JVM as its sentence. All others, an application's among them, keep their traceback. What the first call has loaded
+    stays loaded."""
     is_worker = os.environ.get(RUNTIME) == WORKER
     try:
         yield
@@ -44,9 +45,9 @@ _keeps = False
 
 
 def _keep_loaded() -> None:
-    """Spare later collections of garbage the objects that there are now; once, for those of later calls are garbage.
+    """Exempt the present objects from later collections of garbage; once, for those of later calls are garbage.
 
-    Spark collects after each task, which took 50 ms of CPU, nearly all of it to look at what modules are made of."""
+    Spark collects after each task, which took 50 ms of CPU, nearly all of it for the objects of modules."""
     global _keeps
     if not _keeps:
         _keeps = True
@@ -54,8 +55,8 @@ def _keep_loaded() -> None:
 
 
 def translate(error: PySparkException) -> RmqhaError:
-    """UsageError for SQL that cannot run and for wrong options or paths; StoreError for damaged files;
-    UnreachableError for a cluster that does not answer."""
+    """The error of ours that an exception of Spark's stands for: UsageError for SQL that cannot run and for wrong
+    options or paths, StoreError for damaged files, UnreachableError for a cluster that does not answer."""
     text = str(error)
     ours = _OURS.findall(text)
     if ours:

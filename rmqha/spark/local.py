@@ -21,18 +21,18 @@ from pyspark.sql import SparkSession
 from rmqha.model.error import UsageError
 from rmqha.scan.storage import S3A
 from rmqha.spark.java import LOG_VARIABLE, java_home
-from rmqha.spark.partition import UNKNOWN, Sizing
+from rmqha.spark.partition import UNKNOWN, TaskSizing
 from rmqha.spark.sink.cluster import RocketmqSink
 from rmqha.spark.source import CommitLogRanges, CommitLogSource
 
 LOG_NAME = "spark.log"
 PY_FILES = "spark.submit.pyFiles"
 MAX_SOCKET_DIRECTORY_BYTES = 107 - len("/.123e4567-e89b-12d3-a456-426614174000.sock")
-"""The address of a Unix socket has 107 bytes at most; Spark names its sockets so."""
+"""Longest directory for Spark's sockets: the address of a Unix socket has at most 107 bytes."""
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make `format("commitlog")` and the sink `format("rocketmq")` known to a session; gives the session back.
+    """Make `format("commitlog")` and the sink `format("rocketmq")` known to a session, and return the session.
 
     Its Python workers must be able to import rmqha: they run this interpreter unless PYSPARK_PYTHON says otherwise.
     A read's tasks are sized for the cores that the session has now, with room for more if it is on a cluster.
@@ -42,7 +42,7 @@ def register(spark: SparkSession) -> SparkSession:
     if context is not None and "PYSPARK_PYTHON" not in os.environ:
         os.environ["PYSPARK_PYTHON"] = sys.executable
         context.pythonExec = sys.executable
-    sizing = UNKNOWN if context is None else Sizing(context.defaultParallelism, not _is_local(str(context.master)))
+    sizing = UNKNOWN if context is None else TaskSizing(context.defaultParallelism, not _is_local(str(context.master)))
     # classes of its own, which Spark pickles whole: it plans in other processes
     known = {"sizing": sizing, "storage": s3a_settings(context)}
     for source in (CommitLogSource, CommitLogRanges):
@@ -73,7 +73,7 @@ def session(
     home: Path | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start Spark in this process's company: all cores, loopback only, no web page, no chatter (7 to 12 s).
+    """Start a local Spark session: all cores, loopback only, no web page, no output (takes 7 to 12 s).
 
     `master` is a cluster to use instead of this machine's cores, such as spark://host:7077; one on other machines also
     needs rmqha on its workers, and `settings` for spark.driver.host and spark.driver.bindAddress. `home` is the

@@ -157,7 +157,7 @@ class ReadOptions:
 
     paths: tuple[str, ...]
     storage: tuple[tuple[str, str], ...] = ()
-    """By the address that paths are below: the options of fsspec, as JSON."""
+    """Options of fsspec as JSON, by the address that paths are below."""
     rows: RowFilter = ALL_ROWS
     """Filter of the rows that the options alone leave."""
     asked_bytes: Interval = ALL_ROWS.physical_offsets
@@ -251,7 +251,7 @@ class ReadOptions:
 
     @property
     def view_options(self) -> ViewOptions:
-        """Options of the look at the stores."""
+        """Options with which the stores are opened."""
         passes = self.on_corrupt != "fail", not self.fail_on_data_loss
         return ViewOptions(self.uncommitted, self.all_epochs, *passes, self.commit_log)
 
@@ -261,7 +261,7 @@ class ReadOptions:
         return Decoding(tuple(columns), properties_as, *kinds)
 
     def check_paths(self) -> None:
-        """UsageError for a path that is no store, or if two are of different clusters. No record is looked at."""
+        """Raise UsageError for a path that is no store, or if two are of different clusters. No record is read."""
         clusters = [cluster_of(path, self.view_options) for path in self.paths]
         for path, cluster in zip(self.paths, clusters, strict=True):
             if cluster != clusters[0]:
@@ -271,15 +271,15 @@ class ReadOptions:
                 )
 
     def open(self, caches: Mapping[str, ViewCache] | None = None) -> list[StoreView]:
-        """Look at every store; `caches`: what earlier looks have proven, by path. Errors as of `check_paths`, and
-        StoreError for damaged files."""
+        """Open every store. `caches`: results of earlier calls, by path. Errors as of `check_paths`, and StoreError for
+        damaged files."""
         self.check_paths()
         views = [open_store(path, self.view_options, (caches or {}).get(path)) for path in self.paths]
         check_no_copies(views)
         return views
 
     def check_loss(self, views: Sequence[StoreView]) -> None:
-        """StoreError if offsets that were asked for are not in the log, unless that may be."""
+        """Raise StoreError if offsets that were asked for are not in the log, unless failOnDataLoss is false."""
         if self.fail_on_data_loss:
             for view in views:
                 self._check_bytes(view)
@@ -300,7 +300,7 @@ class ReadOptions:
 
 
 def known_column(name: str, on_corrupt: str = "fail") -> str:
-    """The column of this name in its own spelling. UsageError names the nearest one."""
+    """The column of this name in its own spelling. For an unknown one UsageError names the nearest."""
     spelled = {column.lower(): column for column in (*TYPES, CORRUPT, STORE_PATH)}
     if name.lower() not in spelled:
         near = difflib.get_close_matches(name.lower(), spelled, n=1, cutoff=0.0)[0]
@@ -386,7 +386,7 @@ def _written_paths(values: Mapping[str, str]) -> list[str]:
 
 
 def _matching(path: str) -> list[str]:
-    """The directories that a pattern (*, ?, [ab]) stands for; a path that is none, or is there, itself."""
+    """The directories that match a pattern (*, ?, [ab]); a path that is no pattern, or that exists, itself."""
     if not has_magic(path) or storage_of(path).entries(path) is not None:
         return [path]
     found = storage_of(path).matching(path)
@@ -426,8 +426,8 @@ ON = "failOnDataLoss=false reads what is there"
 
 
 def check_queues(rows: RowFilter, views: Sequence[StoreView], *, streams: bool = False) -> None:
-    """StoreError if a queue begins later than its startingOffsets in a store that has it, or if no store has it as far
-    as its offsets say; a query that streams waits for those."""
+    """Raise StoreError if a queue begins later than its startingOffsets in a store that has it, or if no store has it
+    as far as its endingOffsets say; a query that streams waits for those."""
     entries = [QueueEntries(storage_of(view.root), view.root) for view in views] if rows.queue_offsets else []
     for (topic, queue_id), bounds in rows.queue_offsets.items():
         name, end = f"queue {queue_id} of {topic}", 0
@@ -450,8 +450,8 @@ def check_queues(rows: RowFilter, views: Sequence[StoreView], *, streams: bool =
 
 
 def _extent(view: StoreView, queues: QueueEntries, topic: str, queue_id: int) -> tuple[int, int]:
-    """First offset and the one behind the last, (0, 0) without such a queue. Where the store has no queues the log is
-    read up to the first message, and how far it goes is not known."""
+    """First offset of a queue and the one behind the last, (0, 0) without such a queue. Where the store has no consume
+    queues the log is read up to the first message, and the end is not known."""
     if queues.exist:
         return queues.extent(topic, queue_id, view.min_offset, view.end_offset) or (0, 0)
     rows = RowFilter(queues=frozenset([(topic, queue_id)]))

@@ -23,23 +23,23 @@ from rmqha.spark.errors import sentences
 from rmqha.spark.options import ReadOptions
 
 TASK_MAX_BYTES = 1024 * 1024 * 1024
-"""A whole file of RocketMQ's default size."""
+"""Largest size of a task: a whole file of RocketMQ's default size."""
 TASK_BYTES = 256 * 1024 * 1024
-"""A second of one core's work; a task costs 8 ms of Python's CPU, and some of the JVM's."""
+"""Usual size of a task: a second of one core's work. A task costs 8 ms of Python's CPU, and some of the JVM's."""
 TASKS_PER_CORE = 2
 CUT_TASKS, REMOTE_CUT_TASKS = 4096, 128
-"""More tasks than these are not made by cutting files: the driver looks for one record for each cut, which takes it a
-millisecond on a local disk and a tenth of a second elsewhere."""
+"""Most tasks that are made by cutting files: the driver searches one record for each cut, which takes a millisecond on
+a local disk and a tenth of a second elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sizing:
-    """Knowledge of the cores that will read when a session is made ready."""
+class TaskSizing:
+    """Number of cores that will read, and the sizes of tasks that follow from it."""
 
     core_count: int | None = None
-    """None: not known, as with Spark Connect; then it is taken for that of the machine that plans."""
+    """Number of cores; None if it is not known, as with Spark Connect: then that of the machine that plans counts."""
     may_grow: bool = True
-    """Executors come and go: tasks are small enough for more cores than these."""
+    """True if executors come and go: tasks are then small enough for more cores than these."""
 
     @property
     def least_tasks(self) -> int:
@@ -47,12 +47,12 @@ class Sizing:
         return TASKS_PER_CORE * (self.core_count or os.cpu_count() or 1)
 
     def task_bytes(self, log_bytes: int, cut_tasks: int) -> int:
-        """Size of a task, if that does not make fewer than `least_tasks` of the log."""
+        """Size of a task (bytes), so that the log makes at least `least_tasks`."""
         wanted = max(TASK_BYTES, -(-log_bytes // cut_tasks)) if self.may_grow else TASK_MAX_BYTES
         return min(wanted, TASK_MAX_BYTES)
 
 
-UNKNOWN = Sizing()
+UNKNOWN = TaskSizing()
 
 
 JOINED_BYTES, JOINED_COUNT = 1024 * 1024, 16
@@ -68,7 +68,7 @@ class LogPartition(InputPartition):
 
 
 def partitions(
-    options: ReadOptions, groups: Sequence[Sequence[StoreView]], rows: RowFilter, sizing: Sizing
+    options: ReadOptions, groups: Sequence[Sequence[StoreView]], rows: RowFilter, sizing: TaskSizing
 ) -> list[LogPartition]:
     """Tasks for the first view of each group; the others are replicas to compare it with, if that was asked for."""
     least = options.min_partitions or sizing.least_tasks
@@ -76,7 +76,7 @@ def partitions(
     is_local = all(isinstance(storage_of(view.root), LocalStorage) for view, *_ in groups)
     target = sizing.task_bytes(total, CUT_TASKS if is_local else REMOTE_CUT_TASKS)
     if is_indexed(rows) and options.use_queues:
-        target = TASK_MAX_BYTES  # little of it is read, and every task looks into all queues
+        target = TASK_MAX_BYTES  # little of it is read, and every task searches all queues
     ranges = []
     for view, *peers in groups:
         ranges += plan_ranges(
@@ -100,7 +100,7 @@ def read(options: ReadOptions, partition: InputPartition, decoding: Decoding, ro
 
 
 def joined(batches: Iterator[Any]) -> Iterator[Any]:
-    """The batches, small ones that follow each other in one."""
+    """The batches, with small ones that follow each other joined."""
     waiting: list[Any] = []
     waiting_bytes = 0
     for batch in batches:
@@ -140,7 +140,8 @@ def _read(options: ReadOptions, partition: InputPartition, decoding: Decoding, r
 
 
 def _report(directory: str, ranges: Sequence[LogRange], rows: RowFilter, row_count: int, counts: ReadCounts) -> None:
-    """One file for each task that ended, also for one that Spark ran again. UsageError if it cannot be written."""
+    """Write the counts of a task that ended to a file of its own, also if Spark runs it again. UsageError if it cannot
+    be written."""
     told = {
         "ranges": [[item.file.path, item.start, item.end] for item in ranges],
         "rangeBytes": sum(item.size_bytes for item in ranges),

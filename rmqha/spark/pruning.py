@@ -1,4 +1,4 @@
-"""Columns and rows that a query needs of the log, taken from the plan that Spark has made of it.
+"""Columns and rows that a query needs of the log, found in the query's plan.
 
 Spark 4 gives its Python data sources no column pruning, and its filter pushdown mixes up the scans of one DataFrame
 (`source.py`). So a query is planned once over the plain view; what every scan of the log needs becomes the options
@@ -39,7 +39,8 @@ PASSES_THROUGH = frozenset(
         "Window",
     )
 )
-"""Nodes that need of their input only what they name, and what is wanted of them. Others take all of it."""
+"""Nodes of a plan that need of their input only the columns that they name and those wanted of them. Others need
+all."""
 COLUMNS = (*TYPES, CORRUPT)
 COMPARISONS = {
     "EqualTo": (EqualTo, EqualTo),
@@ -48,7 +49,7 @@ COMPARISONS = {
     "LessThan": (LessThan, GreaterThan),
     "LessThanOrEqual": (LessThanOrEqual, GreaterThanOrEqual),
 }
-"""By Spark's name: the filter of `column ∘ literal`, and that of `literal ∘ column`."""
+"""Filter of `column ∘ literal`, and that of `literal ∘ column`, by Spark's name of the comparison."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NUMBER, _NAMED = re.compile(r"#(\d+)"), re.compile(r"(\w+)#(\d+)")
 """An attribute as Spark writes it: topic#4, or queueOffset#7L."""
@@ -56,13 +57,13 @@ _NUMBER, _NAMED = re.compile(r"#(\d+)"), re.compile(r"(\w+)#(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class ScanNeed:
-    """The part of the log that a query looks at; `rows` lets through whatever any of its scans wants."""
+    """Columns and rows of the log that a query needs; `rows` passes whatever any of its scans wants."""
 
     columns: tuple[str, ...]
     rows: RowFilter = ALL_ROWS
 
     def options(self, given: Mapping[str, str]) -> dict[str, str]:
-        """The options of the reader with this need; what the user has given counts first."""
+        """Options of a reader for this need; what the user has given counts first."""
         named = {name.lower() for name in given}
         found = dict(given)
         if "columns" not in named:
@@ -79,8 +80,8 @@ def found_value(given: Mapping[str, str], name: str) -> str | None:
 
 
 def need_of(frame: DataFrame) -> ScanNeed | None:
-    """Need of all commitlog scans of a query together; None where its plan cannot be followed, as with Spark
-    Connect, whose plans stay on the server."""
+    """Need of all commitlog scans of a query together; None where its plan cannot be read, as with Spark Connect, whose
+    plans stay on the server."""
     execution = getattr(getattr(frame, "_jdf", None), "queryExecution", None)
     if execution is None:
         return None
@@ -120,7 +121,8 @@ class _Seen:
             self.visit(child, node)
 
     def need(self, output: Sequence[int]) -> ScanNeed:
-        """The columns come as in the query's `output`, if they do: Spark need not make rows anew to put them so."""
+        """The need of all scans that were seen. Columns stand in the order of the query's `output`, if possible: then
+        Spark need not reorder rows."""
         found: dict[str, int] = {}
         for scan, _ in self.scans:
             for name, number in _numbered(scan.output()):
@@ -128,7 +130,7 @@ class _Seen:
                     place = output.index(number) if number in output else len(output)
                     found[name] = min(place, found.get(name, place))
         columns = sorted(found, key=lambda name: (found[name], COLUMNS.index(name)))
-        return ScanNeed(tuple(columns), either([rows for _, rows in self.scans]))
+        return ScanNeed(tuple(columns), union_of([rows for _, rows in self.scans]))
 
 
 def _numbered(attributes: Any) -> list[tuple[str, int]]:
@@ -140,13 +142,13 @@ def _items(seq: Any) -> Iterator[Any]:
 
 
 def _ids(attributes: Any) -> set[int]:
-    """Numbers of the attributes, or more: a name may look like one. Asked of the JVM at once, since each question takes
-    a fifth of a millisecond."""
+    """Numbers of the attributes, or more, since a name may contain one. The JVM is asked once for all, as each call
+    takes a fifth of a millisecond."""
     return set(map(int, _NUMBER.findall(attributes.mkString(" "))))
 
 
 def _rows_of(condition: Any) -> RowFilter:
-    """The part of a condition that a row filter can say; it lets through all that the condition does."""
+    """A row filter for a part of the condition; it passes every row that the condition passes."""
     rows = ALL_ROWS
     for part in _conjuncts(condition):
         keys = _keys_of(part)
@@ -197,7 +199,7 @@ def _value(literal: Any) -> Any:
 
 
 def _plain(value: Any, kind: str) -> Any:
-    """A literal of Spark's as the data source would be given it; None for one that is of no use here."""
+    """A literal of Spark's in the form that a data source gets; None for one that no filter here can use."""
     if value is None:
         return None
     if kind == "string":
@@ -221,9 +223,9 @@ def _keys_of(condition: Any) -> set[str]:
     return set(keys) if all(key and " " not in key for key in keys) else set()
 
 
-def either(filters: Sequence[RowFilter]) -> RowFilter:
-    """A filter that lets through what any of these does, and not much more. Only the parts that `push` makes, and
-    keys, are looked at."""
+def union_of(filters: Sequence[RowFilter]) -> RowFilter:
+    """A filter that passes what any of these passes, and not much more. Only keys and the parts that `push` makes are
+    considered."""
 
     def union(name: str) -> frozenset[str] | None:
         sets = [getattr(rows, name) for rows in filters]

@@ -1,4 +1,4 @@
-"""Questions to one or more stores: the view `log` over CommitLog files, read no further than a question needs."""
+"""Queries of one or more stores: the view `log` over CommitLog files, of which a query reads no more than it needs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CHANGES = re.compile(r"\b(?:insert|create|delete|merge|update|replace)\b", re.I
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """Stores and how they are read."""
+    """Stores, and the options with which they are read."""
 
     paths: tuple[str, ...]
     options: Mapping[str, str]
@@ -41,7 +41,7 @@ class LogSource:
 
     @classmethod
     def of(cls, spark: SparkSession, paths: Paths, options: Mapping[str, Any]) -> LogSource:
-        """UsageError for wrong options or paths, before Spark does anything."""
+        """Check paths and options. Raises UsageError for wrong ones, before Spark does anything."""
         several = [paths] if isinstance(paths, (str, os.PathLike)) else paths
         named = tuple(os.fspath(path) for path in several)
         given = {name: _text(value) for name, value in options.items()}
@@ -54,7 +54,7 @@ class LogSource:
         return self._load(spark, "commitlog", self.options if options is None else options)
 
     def narrowed(self, spark: SparkSession, need: ScanNeed) -> DataFrame:
-        """The DataFrame of what a query needs of the stores, made in the way that is the quicker one for it."""
+        """The DataFrame of what a query needs of the stores, by the quicker of two ways of reading."""
         given = need.options(self.options)
         chosen = self.parsed
         if found_value(self.options, "columns") is None:
@@ -85,7 +85,7 @@ def _text(value: Any) -> str:
 
 
 def use_log(spark: SparkSession, log: LogSource) -> DataFrame:
-    """Make the view `log` of a session that of these stores, for `sql` too; gives its DataFrame."""
+    """Make these stores the view `log` of a session, for `sql` too, and return its DataFrame."""
     frame = log.frame(spark)
     frame.createOrReplaceTempView(VIEW)
     _LOGS[spark] = log
@@ -99,7 +99,7 @@ TIMERS = """
            storeTimestamp, msgId, keys, tags, physicalOffset
     from {timers} where get_json_object(properties, '$.TIMER_OUT_MS') is not null
 """
-"""Timer messages that the log holds, delivered or not: one whose deliverTimestamp is to come waits, unless it was
+"""Timer messages that the log holds, delivered or not: one whose deliverTimestamp is in the future waits, unless it was
 recalled."""
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 TABLES = (VIEW, *SCHEMAS, "timers")
@@ -107,9 +107,9 @@ TABLES = (VIEW, *SCHEMAS, "timers")
 
 def tables(spark: SparkSession, paths: Paths, *, names: Sequence[str] = TABLES, **options: Any) -> list[str]:
     """Make temporary views of a session: `log`, and beside it offsets, topics, queues, groups, epochs, replicas and
-    timers. All but `log` and `timers` are as the files are now: call again to see what has come.
+    timers. All but `log` and `timers` show the files as they are now: call again to renew them.
 
-    UsageError for wrong options or paths, StoreError for damaged files. Gives the names of the views.
+    Returns the names of the views. Raises UsageError for wrong options or paths, StoreError for damaged files.
     """
     log = LogSource.of(spark, paths, options)
     for name in names:
@@ -130,8 +130,8 @@ def tables(spark: SparkSession, paths: Paths, *, names: Sequence[str] = TABLES, 
 
 
 def behind(query: Any) -> dict[str, int]:
-    """Bytes of each log that a streaming query (or a dictionary of its progress) has still to read, as of its last
-    progress; {} before the first."""
+    """Lag of a streaming query (or of a dictionary of its progress): bytes of each log that it has still to read, as of
+    its last progress; {} before the first."""
     progress = (
         query if isinstance(query, Mapping) else json.loads(query.lastProgress.json) if query.lastProgress else {}
     )
@@ -166,8 +166,8 @@ def read(
 
 
 def derive(spark: SparkSession, paths: Paths, question: Callable[[DataFrame], DataFrame], **options: Any) -> DataFrame:
-    """The DataFrame that `question` makes of the stores' rows, reading only what that needs: it is called once with all
-    columns, to see what it looks at, and once more. Errors as of `read`."""
+    """The DataFrame that `question` makes of the stores' rows, reading only what that needs: `question` is called once
+    with all columns, to find out which ones it uses, and once more. Errors as of `read`."""
     log = LogSource.of(spark, paths, options)
     plain = question(log.frame(spark))
     need = need_of(plain)
@@ -215,8 +215,8 @@ def _need_by_names(text: str) -> ScanNeed | None:
 
 
 def _narrowed(plain: DataFrame, make: Callable[[], DataFrame]) -> DataFrame:
-    """The question over fewer columns, if it means the same there: with all columns Spark can name the one that was
-    meant, and a name may be a column's only as long as that is there."""
+    """The DataFrame that `make` gives over fewer columns, if its meaning stays: with all columns Spark can name the one
+    that was meant, and a name may stand for a column only as long as that is there."""
     try:
         found = make()
     except AnalysisException:
@@ -230,7 +230,7 @@ def query(
     options: Mapping[str, str] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Any:
-    """The answer as a pyarrow Table. Paths and options are checked before Spark is started.
+    """The answer to the SQL `text` as a pyarrow Table. Paths and options are checked before Spark is started.
 
     UsageError for SQL, options or paths that are wrong, StoreError for damaged files, each one sentence.
     """

@@ -1,9 +1,9 @@
-"""Wide reads as one `mapInArrow`: ranges of the log come as rows, and messages as batches of those.
+"""Wide reads as one `mapInArrow`: ranges of the log come as rows, and messages as batches made of those.
 
 Spark 4.3 copies each row of a Python data source once more (the Project above its scan), so reads with bodies or
-properties are made of two steps: a data source of one row a task, which plans as "commitlog" does, when that does, and
-gives the task's ranges away as bytes; and `mapInArrow` over it, which reads them. The first step's processes load
-nothing of the decoder.
+properties are made of two steps: a data source of one row a task, which plans as "commitlog" does and returns the
+task's ranges as bytes; and `mapInArrow` over it, which reads them. The first step's processes load nothing of the
+decoder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def is_wide(columns: Iterable[str]) -> bool:
 
 
 class RangesReader(DataSourceReader):
-    """The tasks of another reader, each as one row."""
+    """Reader that returns the tasks of another reader, each as one row."""
 
     def __init__(self, reader: DataSourceReader | None) -> None:
         self._reader = reader
@@ -38,7 +38,7 @@ class RangesReader(DataSourceReader):
         return RangesReader, (None,)
 
     def partitions(self) -> list[InputPartition]:
-        """One for each task. Errors as of the reader's own."""
+        """One partition for each task. Errors as of the reader's own."""
         assert self._reader is not None, "only the process that has made a reader plans"
         planned = self._reader.partitions() or [InputPartition(None)]
         return [InputPartition(pickle.dumps((self._reader, item))) for item in planned]
@@ -49,7 +49,7 @@ class RangesReader(DataSourceReader):
 
 
 def read_ranges(rows: Iterator[Any]) -> Iterator[Any]:
-    """Batches of messages; runs in a task."""
+    """Read the ranges in `rows` and yield batches of messages; runs in a task."""
     for batch in rows:
         for row in batch.column(0):
             reader, partition = pickle.loads(row.as_py())

@@ -1,4 +1,4 @@
-"""The options that leave rows out, as a row filter: topics, queues, offsets, times, tags, keys."""
+"""The options that choose rows, as a row filter: topics, queues, offsets, times, tags, keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ TOPIC_OPTIONS = ("topic", "subscribe", "subscribePattern", "assign")
 
 
 def parse_rows(values: Mapping[str, str]) -> RowFilter:
-    """UsageError for values of the wrong kind, and for several options that name topics."""
+    """The row filter of the options. UsageError for values of the wrong kind, and for several options that name
+    topics."""
     given = [name for name in TOPIC_OPTIONS if name in values]
     if len(given) > 1:
         raise UsageError(f"the options {' and '.join(given)} each say which topics to read: give one of them")
@@ -56,7 +57,7 @@ def words(name: str, value: str | None) -> tuple[str, ...]:
 
 
 def count(values: Mapping[str, str], name: str, low: int = 0, high: int = 2**63 - 1) -> int | None:
-    """A whole number, None without the option. UsageError says the bounds."""
+    """A whole number, None without the option. UsageError for one outside the bounds, which it names."""
     value = values.get(name)
     if value is None:
         return None
@@ -103,7 +104,7 @@ def moment_ms(values: Mapping[str, str], name: str) -> int | None:
 
 
 def offsets_word(values: Mapping[str, str], name: str) -> str | None:
-    """earliest or latest, where an option of offsets is no JSON."""
+    """The word earliest or latest of an option of offsets; None if it is JSON, or is not given."""
     word = values.get(name, "").strip().lower()
     return word if word in ("earliest", "latest") else None
 
@@ -174,7 +175,7 @@ WHERE_FORM = 'a JSON array of conditions such as ["topic", "in", ["a"]] and ["qu
 
 
 def _where(rows: RowFilter, value: str) -> RowFilter:
-    """The filter, and conditions as `RowFilter.conditions` gives them. UsageError for other ones."""
+    """The filter with more conditions, as `RowFilter.conditions` gives them. UsageError for other ones."""
     try:
         given = json.loads(value)
     except ValueError:

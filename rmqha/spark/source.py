@@ -5,11 +5,11 @@
 Every task reads whole ranges of whole records and sends Arrow batches. How far the log was committed is fixed by the
 first action on a DataFrame: load again to see what has come since.
 
-What is not read at all. Spark 4's Python data sources get no column pruning: name the columns with the option `columns`
-or with `.schema("topic string, queueId int")`. Rows are pruned by the options topic, queueId, where, starting… and
-ending…, always rightly. Spark's filter pushdown is not used: Spark 4.3 keeps what was pushed last in an object that all
-scans of one loaded DataFrame share, so in a UNION or a join of the DataFrame with itself, and in its next query without
-a filter, a scan silently gets another scan's rows. `rmqha.spark.read` and `sql` make options of what a query needs.
+Pruning: Spark 4's Python data sources get no column pruning, so name the columns with the option `columns` or with
+`.schema("topic string, queueId int")`. Rows are pruned by the options topic, queueId, where, starting… and ending…,
+always rightly. Spark's filter pushdown is not used: Spark 4.3 keeps what was pushed last in an object that all scans of
+one loaded DataFrame share, so in a UNION or a join of the DataFrame with itself, and in its next query without a
+filter, a scan silently gets another scan's rows. `rmqha.spark.read` and `sql` make options of what a query needs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from rmqha.model.error import UsageError
 from rmqha.scan.api import Interval, RowFilter, by_group, prune, storage_errors
 from rmqha.spark.errors import sentences
 from rmqha.spark.options import COMMENTS, ReadOptions, column_type, is_table, known_column, without_table_properties
-from rmqha.spark.partition import UNKNOWN, LogPartition, Sizing, partitions, read
+from rmqha.spark.partition import UNKNOWN, LogPartition, TaskSizing, partitions, read
 from rmqha.spark.ranges import RANGES, RangesReader
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ TABLE_OPTIONS = "rmqha.options"
 
 
 class CommitLogSource(DataSource):
-    """Registered by `rmqha.spark.register`, as a class that knows the session's cores."""
+    """The data source "commitlog", registered by `rmqha.spark.register` as a class that knows the session's cores."""
 
     sizing = UNKNOWN
     storage: Mapping[str, str] = MappingProxyType({})
@@ -134,7 +134,7 @@ class CommitLogSource(DataSource):
 
 
 class CommitLogRanges(CommitLogSource):
-    """A row for each task of a read, with the ranges of the log that it is to read (`ranges.py`)."""
+    """Data source of the tasks of a read: one row for each, with the ranges of the log that it reads (`ranges.py`)."""
 
     @classmethod
     def name(cls) -> str:
@@ -142,7 +142,7 @@ class CommitLogRanges(CommitLogSource):
         return "commitlog_ranges"
 
     def schema(self) -> str:
-        """The one column. The options are looked at by `reader`."""
+        """The one column. The options are checked by `reader`."""
         return f"{RANGES} binary"
 
     @sentences()
@@ -153,9 +153,12 @@ class CommitLogRanges(CommitLogSource):
 
 
 class CommitLogReader(DataSourceReader):
-    """Plans in one Python process of the driver, reads in those of the tasks; pickled in between."""
+    """Reader of a batch query: it plans in one Python process of the driver, reads in those of the tasks, and is
+    pickled in between."""
 
-    def __init__(self, options: ReadOptions, columns: list[str], properties_as: str, sizing: Sizing = UNKNOWN) -> None:
+    def __init__(
+        self, options: ReadOptions, columns: list[str], properties_as: str, sizing: TaskSizing = UNKNOWN
+    ) -> None:
         self._options, self._sizing = options, sizing
         self._decoding = options.decoding(columns, properties_as)
         self._rows: RowFilter = options.rows
@@ -205,7 +208,7 @@ def push(rows: RowFilter, filters: Iterable[Filter]) -> tuple[RowFilter, list[Fi
 
 
 def _is_implied(rows: RowFilter, item: Filter) -> bool:
-    """A column that may be null and has passed a filter is not."""
+    """True if the pushed filters imply this one: a column that has passed a filter is not null."""
     path: tuple[str, ...] = getattr(item, "attribute", ())
     if not isinstance(item, IsNotNull) or len(path) != 1:
         return False
@@ -239,7 +242,8 @@ def _texts(item: Filter) -> frozenset[str] | None:
 
 
 def _push_number(rows: RowFilter, name: str, item: Filter, per_unit: int) -> RowFilter | None:
-    """`per_unit` of the literal's units make one of the column's."""
+    """The row filter with a comparison of a numeric column; None if it cannot be pushed. `per_unit`: number of the
+    literal's units in one of the column's."""
     if isinstance(item, In):
         numbers = [_number(value, per_unit) for value in item.value]
         if any(number is None for number in numbers):

@@ -2,8 +2,9 @@
 
 An offset of the query is, for each group, a physical offset with the epoch that wrote the bytes before it. Spark keeps
 it in the checkpoint and asks for the same ranges again after a failure, so a sink that takes a batch once takes each
-record once. The replicas of a group are one log, so another one's path goes on where the query stood, once that replica
-has got as far. A log that was cut below what a batch had read, or written anew there, ends the query with a sentence.
+record once. The replicas of a group are one log, so the path of another replica goes on where the query stood, once
+that replica has got as far. A log that was cut below what a batch had read, or written anew there, ends the query with
+a sentence.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from rmqha.scan.api import (
 from rmqha.scan.position import Position, between, end_within, has_reached, may_have_changed, position_at, record_count
 from rmqha.spark.errors import sentences
 from rmqha.spark.options import ReadOptions, check_queues
-from rmqha.spark.partition import UNKNOWN, LogPartition, Sizing, partitions, read
+from rmqha.spark.partition import UNKNOWN, LogPartition, TaskSizing, partitions, read
 
 LogOffset = dict[str, int | str | None]
 """physicalOffset, epoch, epochStart, and the brokerId of the replica that was read."""
@@ -78,8 +79,8 @@ def _log_offsets(views: Sequence[StoreView], offset: Offset) -> list[LogOffset |
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """End of a batch in a store."""
+class BatchEnd:
+    """The end of a batch in one store."""
 
     root: str
     position: Position
@@ -89,7 +90,7 @@ class End:
 class StreamPartition(LogPartition):
     """Range of a task, and the ends of its batch, by which a cut of the log during the read is detected."""
 
-    def __init__(self, ranges: tuple[LogRange, ...], ends: tuple[End, ...]) -> None:
+    def __init__(self, ranges: tuple[LogRange, ...], ends: tuple[BatchEnd, ...]) -> None:
         super().__init__(ranges)
         self.ends = ends
 
@@ -112,7 +113,9 @@ def _of_history(group: Sequence[StoreView], offset: Offset) -> StoreView:
 class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reader in one Python process of the driver; `read` runs in those of the tasks."""
 
-    def __init__(self, options: ReadOptions, columns: list[str], properties_as: str, sizing: Sizing = UNKNOWN) -> None:
+    def __init__(
+        self, options: ReadOptions, columns: list[str], properties_as: str, sizing: TaskSizing = UNKNOWN
+    ) -> None:
         self._options, self._sizing = options, sizing
         self._decoding = options.decoding(columns, properties_as)
         self._target: Offset | None = None
@@ -218,7 +221,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Ranges of the batch from `start` to `end`, one for each task."""
         views = self._open(end)
-        kept, ends = [], list[End]()
+        kept, ends = [], list[BatchEnd]()
         for view, log_offset, until in zip(views, _log_offsets(views, start), _log_offsets(views, end), strict=True):
             if until is None:
                 continue  # this store was added after the batch was planned
@@ -232,7 +235,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                     "of one that has"
                 )
             kept.append([between(view, first, last.physical_offset)])
-            ends.append(End(view.root, last, _is_of(view, until)))
+            ends.append(BatchEnd(view.root, last, _is_of(view, until)))
         with storage_errors(", ".join(self._options.paths)):
             found = partitions(self._options, kept, self._options.rows, self._sizing) if kept else []
         return [StreamPartition(item.value, tuple(ends)) for item in found]
@@ -244,7 +247,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             yield from self._read(partition)
 
     def _read(self, partition: InputPartition) -> Iterator[Any]:
-        ends: tuple[End, ...] = getattr(partition, "ends", ())
+        ends: tuple[BatchEnd, ...] = getattr(partition, "ends", ())
         try:
             yield from read(self._options, partition, self._decoding, self._options.rows)
         except StoreError as error:
@@ -255,7 +258,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             if may_have_changed(end.root, end.position):
                 self._check(end, None)
 
-    def _check(self, end: End, error: StoreError | None) -> None:
+    def _check(self, end: BatchEnd, error: StoreError | None) -> None:
         try:
             view = open_store(end.root, self._options.view_options)
         except StoreError:

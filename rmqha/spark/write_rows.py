@@ -1,4 +1,4 @@
-"""Rows of a DataFrame as messages: which columns a writer takes, and what each becomes in a record."""
+"""Rows of a DataFrame as messages: the columns that a writer takes, and what each becomes in a record."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "storeTimestamp": ("timestamp", "bigint"),
     "reconsumeTimes": ("int", "bigint"),
 }
-"""Column → types that it may have; only topic and body must be there. Others that a read gives are made anew."""
+"""Types that each column may have; only topic and body must be there. Other columns that a read gives are made anew."""
 MADE_ANEW = (
     "queueOffset",
     "physicalOffset",
@@ -97,7 +97,7 @@ def written_as(kind: Any) -> str:
 
 
 class WriterWords(NamedTuple):
-    """The words in which a writer says which columns it takes: `rocketmq` `send`s, a column is `sent`."""
+    """Words of a writer's error sentences: `rocketmq` `send`s, a column is `sent`."""
 
     name: str
     verb: str
@@ -111,7 +111,7 @@ def check_schema(
     columns: Mapping[str, str], words: WriterWords = COMMITLOG, passed_over: Collection[str] = MADE_ANEW
 ) -> None:
     """Raise UsageError, one sentence, unless a DataFrame with these columns and types can be written. Columns that are
-    `passed_over` may be there and are not looked at."""
+    `passed_over` may be there and are ignored."""
     name_of, verb, participle = words
     for name, kind in columns.items():
         if name in passed_over:
@@ -128,7 +128,7 @@ def check_schema(
 
 
 def properties_of(row: Mapping[str, Any]) -> bytes:
-    """The properties of a row as a record holds them. UsageError for what cannot be properties."""
+    """The properties of a row, encoded as in a record. UsageError for what cannot be properties."""
     given = row.get("properties") or {}
     try:
         found = dict(json.loads(given) if isinstance(given, str) else given)

@@ -2,9 +2,9 @@
 
 The tasks make records of their rows and put them aside, as Arrow files beside the target. One log has one order, so the
 commit, in the driver, gives them their places in the order of the partitions, appends them in large pieces, dispatches
-all of it into queues and index, and closes the store. A write that fails
-leaves the store as it was; one whose driver was killed is cut off by whoever opens the store next, and readers do not
-see it (`rmqha.write`). The target must be a directory that the driver and the tasks share.
+all of it into queues and index, and closes the store. A write that fails leaves the store as it was. If the driver was
+killed, the next one who opens the store cuts the write off, and readers do not see it (`rmqha.write`). The target must
+be a directory that the driver and the tasks share.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from rmqha.store.store import Store
 from rmqha.wire import lenient_json
 
 RESTORE_MARK = "rmqha.restore"
-"""Name of the file that says how far a restore is (`rmqha.spark.lake.restore`)."""
+"""Name of the file with the progress of a restore (`rmqha.spark.lake.restore`)."""
 NEW_STORE = frozenset(("lock", "abort", "rmqha.boot", "rmqha.end", "rmqha.write", RESTORE_MARK))
-"""Names in a store that nothing was appended to: a write may have been killed so early."""
+"""Names that may be in a store to which nothing was appended: a write may have been killed so early."""
 STALE_S = 24 * 3600
-"""Rows that a killed driver has left aside are removed by a later write when nobody has touched them for so long."""
+"""Time (s) after which a later write removes rows aside that a killed driver has left."""
 
 
 @dataclass
@@ -55,12 +55,14 @@ class StagedPart(WriterCommitMessage):
 
 class _NoTrace:
     def event(self, name: str, **fields: Any) -> None:
-        """A library keeps no log; what must be told is raised."""
+        """Drop the event: a library keeps no log, and raises what must be told."""
 
 
 class CommitLogWriter(DataSourceArrowWriter):
+    """Writer of a DataFrame into a new or an existing store."""
+
     def __init__(self, path: str, config: StoreConfig, *, overwrite: bool) -> None:
-        """Raises UsageError, one sentence, if nothing can be written there."""
+        """Check the target. Raises UsageError, one sentence, if nothing can be written there."""
         self._root = Path(path)
         self._config = config
         if overwrite:
@@ -73,7 +75,7 @@ class CommitLogWriter(DataSourceArrowWriter):
 
     @property
     def _staged(self) -> str:
-        """Begin of the name of each directory with rows for this store."""
+        """Prefix of the name of each directory with rows for this store."""
         return f".{self._root.name}.rmqha-write-"
 
     @sentences()
@@ -86,7 +88,7 @@ class CommitLogWriter(DataSourceArrowWriter):
         return StagedPart(context.partitionId(), str(path), self._stage(path, iterator))
 
     def _stage(self, path: Path, batches: Iterable[Any]) -> int:
-        """Put the records of these rows into a file; the number of them."""
+        """Put the records of these rows into a file. Returns their number."""
         now_ms, row_count = time.time_ns() // 1_000_000, 0
         with path.open("wb") as file, pa.ipc.new_stream(file, MADE) as sink:
             for batch in batches:
@@ -167,7 +169,7 @@ def _remove_content(directory: Path) -> None:
 
 
 def _check_no_member(root: Path) -> None:
-    """UsageError for a store of a group: bytes that its master did not write would make another log of it."""
+    """Raise UsageError for a store of a group: bytes that its master did not write would fork its log."""
     for name in (identity_file.PATH, identity_file.PENDING_PATH, epoch_file.PATH):
         if (root / name).exists():
             raise UsageError(
@@ -187,7 +189,7 @@ def _append_parts(store: Store, parts: list[StagedPart], kernel: BatchKernel) ->
 
 
 def _add_topics(disk: HostDisk, queue_counts: Mapping[str, int]) -> None:
-    """Brokers serve only topics that their table has; what is known already stays."""
+    """Add topics to the table of the store, for brokers serve only those; known ones stay as they are."""
     table = config_file.load(disk, "topics", dict).value or {}
     topics = dict(table.get("topicConfigTable") or {})
     for name, count in queue_counts.items():

@@ -24,7 +24,7 @@ from rmqha.spark.partition import (
     JOINED_COUNT,
     REMOTE_CUT_TASKS,
     UNKNOWN,
-    Sizing,
+    TaskSizing,
     joined,
     partitions,
 )
@@ -109,7 +109,7 @@ def test_a_report_that_cannot_be_written_is_one_sentence(store: Path, tmp_path: 
 
 def test_how_large_tasks_are() -> None:
     """The table of docs/use/spark.md."""
-    local, cluster = Sizing(2, may_grow=False), Sizing(100)
+    local, cluster = TaskSizing(2, may_grow=False), TaskSizing(100)
     assert local.task_bytes(10 * GIB, CUT_TASKS) == GIB, "its cores stay as many"
     for sizing in (cluster, UNKNOWN):
         assert [sizing.task_bytes(size * GIB, CUT_TASKS) // MIB for size in (1, 1024, 2048, 4096, 9313)] == [
@@ -134,16 +134,16 @@ def test_tasks_fit_the_cores(store: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(scan_plan, "RANGE_MIN_BYTES", 64 * 1024)
     view = open_store(str(store))
 
-    def count(sizing: Sizing, rows: RowFilter = ALL_ROWS, **given: str) -> int:
+    def count(sizing: TaskSizing, rows: RowFilter = ALL_ROWS, **given: str) -> int:
         options = ReadOptions.parse({"path": str(store), **given})
         return len(partitions(options, [[view]], rows, sizing))
 
-    assert 8 <= count(Sizing(5)) <= 12 and 18 <= count(Sizing(10)) <= 22
-    assert count(Sizing(1)) == 2 and count(Sizing(10), minPartitions="4") in (4, 5)
+    assert 8 <= count(TaskSizing(5)) <= 12 and 18 <= count(TaskSizing(10)) <= 22
+    assert count(TaskSizing(1)) == 2 and count(TaskSizing(10), minPartitions="4") in (4, 5)
     monkeypatch.setattr("rmqha.spark.partition.TASK_BYTES", 100 * 1024)
-    assert 18 <= count(Sizing(1)) <= 22, "by bytes where cores may come"
-    assert count(Sizing(1, may_grow=False)) == 2
-    assert count(Sizing(1), RowFilter(frozenset(["t3"]))) == 2, "every task looks into all queues"
+    assert 18 <= count(TaskSizing(1)) <= 22, "by bytes where cores may come"
+    assert count(TaskSizing(1, may_grow=False)) == 2
+    assert count(TaskSizing(1), RowFilter(frozenset(["t3"]))) == 2, "every task looks into all queues"
 
 
 class ConnectSession:

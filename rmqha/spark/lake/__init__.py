@@ -1,1 +1,1 @@
-"""The archive of a log: its files, its batches, and the forms that it may have."""
+"""The archive of a log: its files, its batches and its formats; restores from it, and copies of stores."""

@@ -3,10 +3,10 @@ into a store. Needs no Java.
 
 A batch is a range of each log. Its rows are written aside, then its manifest, which says where the batch ends in each
 log, becomes `_rmqha/pending.json`, then the batch becomes part of the archive, and the manifest goes to
-`_rmqha/batches`. A Parquet batch counts from the pending manifest on, and whoever comes next finishes what a killed
-run left; a table's batch counts if the table says so, else it is made anew. So no message is lost or comes twice. The
-places are a query's (`rmqha.scan.position`): a log that was cut below what was archived is told, and another replica's
-path goes on.
+`_rmqha/batches`. A Parquet batch counts from the pending manifest on, and the next run finishes what a killed run left;
+a table's batch counts if the table says so, else it is made anew. So no message is lost or comes twice. The places are
+positions as of a streaming query (`rmqha.scan.position`): a log that was cut below what was archived is an error, and
+another replica of the group may be read instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rmqha.scan.api import StoreView, ViewCache, by_group, prune, read_store
 from rmqha.scan.native import columns as native_columns
 from rmqha.scan.position import Position, between, end_within, has_reached, position_at
 from rmqha.spark.lake.files import STATE, ArchiveFiles
-from rmqha.spark.lake.form import BY, ArchiveForm, ParquetForm
+from rmqha.spark.lake.formats import BY, ArchiveFormat, ParquetFormat
 from rmqha.spark.lake.manifest import PENDING, STAGING, ArchivedEnd, Manifest, batches, path_of, stretches
 from rmqha.spark.options import ReadOptions
 
@@ -35,29 +35,29 @@ LAYOUT_VERSION = 1
 LAYOUT = f"{STATE}/archive.json"
 BATCH_BYTES = 256 * 1024 * 1024
 FORMATS = {"parquet": "pyarrow", "delta": "deltalake", "iceberg": "pyiceberg"}
-"""Each with the package that it needs."""
+"""Formats of an archive, each with the package that it needs."""
 
 
-def form_of(target: ArchiveFiles, name: str, by: Sequence[str], catalog: str = "") -> ArchiveForm:
-    """UsageError for a form that is not known, or whose package is not installed."""
+def format_of(target: ArchiveFiles, name: str, by: Sequence[str], catalog: str = "") -> ArchiveFormat:
+    """The format called `name`. UsageError if it is not known, or if its package is not installed."""
     if name not in FORMATS:
         raise UsageError(f"an archive is of format {', '.join(FORMATS)}, not {name}")
     if find_spec(FORMATS[name]) is None:
         raise UsageError(f"format {name} needs the package {FORMATS[name]}: run `pip install 'rmqha[{name}]'`")
     if name == "delta":
-        from rmqha.spark.lake.delta import DeltaForm
+        from rmqha.spark.lake.delta import DeltaFormat
 
-        return DeltaForm(target, by)
+        return DeltaFormat(target, by)
     if name == "iceberg":
-        from rmqha.spark.lake.iceberg import IcebergForm
+        from rmqha.spark.lake.iceberg import IcebergFormat
 
-        return IcebergForm(target, by, catalog)
-    return ParquetForm(target, by)
+        return IcebergFormat(target, by, catalog)
+    return ParquetFormat(target, by)
 
 
 @dataclass(slots=True)
 class ArchiveReport:
-    """Numbers of a run."""
+    """Numbers of an archive run."""
 
     batch_count: int = 0
     row_count: int = 0
@@ -89,14 +89,14 @@ class Archive:
         compacts: bool = False,
     ) -> None:
         """`form` is one of FORMATS; `catalog` a name of pyiceberg's configuration; `compacts`: each run joins small
-        files at its end. UsageError for wrong options, or a target that is archived otherwise."""
+        files at its end. UsageError for wrong options, or for a target that was archived with others."""
         self._target, self._by, self._batch_bytes, self._say = target, tuple(by), batch_bytes, say
         self._options = ReadOptions.parse({**options, "paths": json.dumps(list(paths))})
         self._caches = {path: ViewCache() for path in self._options.paths}
         for name in self._by:
             if name not in BY:
                 raise UsageError(f"an archive is parted by {', '.join(BY)}, not by {name}")
-        self._form_name, self._form, self._compacts = form, form_of(target, form, by, catalog), compacts
+        self._form_name, self._form, self._compacts = form, format_of(target, form, by, catalog), compacts
 
     def run(self) -> ArchiveReport:
         """Archive all that is committed now. StoreError for damage, or a log that was cut below what was archived."""
@@ -128,7 +128,7 @@ class Archive:
             raise UsageError(f"{self._target.address} is an archive of another form, {known}: not {layout}")
 
     def _resume(self, report: ArchiveReport) -> Manifest | None:
-        """The last batch that counts; what a killed run had left is finished or removed."""
+        """Finish or remove what a killed run had left. Returns the last batch that counts, None without one."""
         if self._target.exists(PENDING):
             pending = Manifest.parse(self._target.read(PENDING), f"{self._target.address}/{PENDING}")
             if self._form.finish(pending):
@@ -141,7 +141,7 @@ class Archive:
         return manifests[-1] if manifests else None
 
     def _batch(self, last: Manifest | None, report: ArchiveReport) -> Manifest | None:
-        """The next batch, None if there is nothing to archive."""
+        """Archive the next batch; None if there is nothing to archive."""
         places = {} if last is None else dict(last.places)
         ranges: list[StoreView] = []
         groups = by_group(self._options.open(self._caches))
@@ -195,8 +195,8 @@ class Archive:
         return read_store(item, decoding, options.rows, timestamp_slack_ms=options.timestamp_slack_ms)
 
     def _settle(self, manifest: Manifest) -> None:
-        """Note a batch that is part of the archive, in place of those that it stands for. May be done again after any
-        part of it."""
+        """Note a batch that is part of the archive, in place of those that it stands for. If it was interrupted it may
+        be done again."""
         self._target.write(path_of(manifest.number), manifest.encode())
         for item in batches(self._target) if manifest.spans else ():
             if item.number < manifest.number:
@@ -227,9 +227,9 @@ def tables(target: ArchiveFiles, topics: Sequence[str] = (), catalog: str = "") 
     if not target.exists(LAYOUT):
         raise UsageError(f"{target.address} is no archive: it has no {LAYOUT}")
     layout, manifests = json.loads(target.read(LAYOUT)), batches(target)
-    form = form_of(target, layout.get("format", "parquet"), layout["by"], catalog)
+    form = format_of(target, layout.get("format", "parquet"), layout["by"], catalog)
     parts = stretches(manifests)
-    if parts is None and not isinstance(form, ParquetForm):
+    if parts is None and not isinstance(form, ParquetFormat):
         manifests = manifests[-1:]
     for manifest in manifests:
         mine = None if parts is None else [parts.pop(0) for _ in manifest.ends]

@@ -1,7 +1,7 @@
 """An archive as a Delta table, by the package deltalake: no Spark, no Java.
 
-A batch is one commit, which also sets the table's transaction number of this archiver to the batch's, so whether a
-batch counts is the table's own word.
+A batch is one commit, which also sets the table's transaction number of this archiver to the batch's: by it the table
+itself says whether a batch counts.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from deltalake.exceptions import DeltaError
 
 from rmqha.model.error import StoreError, UsageError
 from rmqha.spark.lake.files import ArchiveFiles
-from rmqha.spark.lake.form import BatchRows, inside
+from rmqha.spark.lake.formats import BatchRows, inside
 from rmqha.spark.lake.manifest import Manifest, Stretch
 from rmqha.spark.lake.table import TableRows
 
 APP_ID = "rmqha-archive"
 
 
-class DeltaForm:
-    """A table in the target's directory, beside `_rmqha`, which Delta's readers pass over."""
+class DeltaFormat:
+    """Format of an archive as a Delta table, in the target's directory beside `_rmqha`, which Delta's readers
+    ignore."""
 
     def __init__(self, target: ArchiveFiles, by: Sequence[str]) -> None:
         self._target, self._by = target, tuple(by)
@@ -35,7 +36,7 @@ class DeltaForm:
         return DeltaTable(self._target.address, storage_options=self._options or None)
 
     def open_batch(self, number: int) -> TableRows:
-        """Rows in memory."""
+        """Rows of a batch, in memory."""
         return TableRows(self._by)
 
     def publish(self, manifest: Manifest, rows: BatchRows) -> None:

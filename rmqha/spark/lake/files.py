@@ -72,7 +72,7 @@ class ArchiveFiles:
         self._files.create_dir(self._at(path).rpartition("/")[0], recursive=True)
 
     def write(self, path: str, content: bytes) -> None:
-        """Whole or not at all, and durable on a local disk."""
+        """Write a file, whole or not at all, and durably on a local disk."""
         aside = f"{path}.tmp" if self.is_local else path
         with self.open_output(aside) as file:
             file.write(content)
@@ -103,7 +103,8 @@ class ArchiveFiles:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other archivers of this machine out; elsewhere nobody is. UsageError if one is at work."""
+        """Lock the archive against other archivers of this machine; an archive that is not local is not locked.
+        UsageError if one is at work."""
         if not self.is_local:
             yield
             return

@@ -1,4 +1,4 @@
-"""The form of an archive: how a batch of rows becomes part of it. Parquet files here, tables elsewhere."""
+"""Formats of an archive: how a batch of rows becomes part of it. The port, and Parquet files."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rmqha.spark.lake.files import ArchiveFiles
 from rmqha.spark.lake.manifest import STAGING, Manifest, Stretch
 
 BY = {"topic": "topic", "day": "%Y-%m-%d", "hour": "%Y-%m-%d-%H", "brokerName": "brokerName"}
-"""Parts of the directories, in Hive's form; day and hour are UTC's, of storeTimestamp."""
+"""Parts of the directories' names, in Hive's form; day and hour are UTC's, of storeTimestamp."""
 OPEN_FILES_MAX = 128
 SMALL_FILE_BYTES, MERGED_FILE_BYTES = 128 * 1024 * 1024, 512 * 1024 * 1024
 UNNAMED = "__HIVE_DEFAULT_PARTITION__"
-"""Stands in a directory's name for a null, as Hive and Spark have it."""
+"""Text for a null in a directory's name, as Hive and Spark have it."""
 
 
 class BatchRows(Protocol):
@@ -40,11 +40,11 @@ class BatchRows(Protocol):
         ...
 
 
-class ArchiveForm(Protocol):
-    """Port with three implementations: Parquet, Delta, Iceberg."""
+class ArchiveFormat(Protocol):
+    """Port: the format of an archive. Implementations: Parquet, Delta, Iceberg."""
 
     def open_batch(self, number: int) -> BatchRows:
-        """Rows of the batch of this number; nothing of it is seen yet."""
+        """Rows of the batch of this number; readers do not see them before `publish`."""
         ...
 
     def publish(self, manifest: Manifest, rows: BatchRows) -> None:
@@ -52,13 +52,13 @@ class ArchiveForm(Protocol):
         ...
 
     def finish(self, manifest: Manifest) -> bool:
-        """Look after a pending batch whose run has ended: True if it is part of the archive, now wholly; False if it is
-        not and is made anew."""
+        """Finish a pending batch whose run has ended: True if it is part of the archive, now wholly; False if it is not
+        and is made anew."""
         ...
 
     def compact(self, manifests: Sequence[Manifest]) -> Manifest | None:
-        """Join small files. A manifest that replaces all of these once it is finished; None where nothing of them
-        changes. UsageError where it cannot be."""
+        """Join small files. Returns a manifest that replaces all of these once it is finished; None if nothing is to be
+        joined. UsageError if the format has no compaction."""
         ...
 
     def rows_of(self, manifest: Manifest, stretches: Sequence[Sequence[Stretch]] | None) -> Iterator[Any]:
@@ -66,14 +66,15 @@ class ArchiveForm(Protocol):
         ...
 
 
-class ParquetForm:
-    """Directories of files. A batch counts from the moment when its manifest is pending."""
+class ParquetFormat:
+    """Format of an archive as directories of Parquet files. A batch counts from the moment when its manifest is
+    pending."""
 
     def __init__(self, target: ArchiveFiles, by: Sequence[str]) -> None:
         self._target, self._by = target, tuple(by)
 
     def open_batch(self, number: int) -> ParquetRows:
-        """Rows written aside."""
+        """Rows of a batch, in files aside."""
         return ParquetRows(self._target, self._by, number)
 
     def publish(self, manifest: Manifest, rows: BatchRows) -> None:
@@ -81,7 +82,7 @@ class ParquetForm:
         self.finish(manifest)
 
     def finish(self, manifest: Manifest) -> bool:
-        """Move what is aside into its place. It may be done again after any part of it."""
+        """Move the files aside to their places. If it was interrupted it may be done again."""
         target = self._target
         for path, aside in manifest.files.items():
             if aside and target.exists(aside):
@@ -175,7 +176,7 @@ class ParquetForm:
 
 
 def inside(wanted: Sequence[Stretch], *, by_name: bool) -> Any:
-    """A condition for the rows of these stretches."""
+    """Arrow expression of the rows of these stretches."""
     found = pc.scalar(False)
     for item in wanted:
         part = (pc.field("physicalOffset") >= item.low) & (pc.field("physicalOffset") < item.high)
@@ -199,7 +200,7 @@ class ParquetRows:
     def __init__(self, target: ArchiveFiles, by: Sequence[str], number: int) -> None:
         self._target, self._by, self._number = target, by, number
         self._open: dict[str, tuple[str, Any, Any]] = {}
-        """By directory: the path aside, the stream, the writer; the one that was written last stands last."""
+        """Path aside, stream and writer of each directory; the one that was written last stands last."""
         self.files: dict[str, str] = {}
         self.row_count = 0
 
@@ -242,7 +243,7 @@ class ParquetRows:
 
 
 def part_of(batch: Any, name: str) -> Any:
-    """The texts of one part of the directories."""
+    """Text of one part of the directory's name, for each row."""
     if name in ("day", "hour"):
         return pc.fill_null(pc.strftime(batch["storeTimestamp"], format=BY[name]), UNNAMED)
     return pc.fill_null(batch[name], UNNAMED)

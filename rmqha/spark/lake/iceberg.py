@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 
 from rmqha.model.error import StoreError, UsageError
 from rmqha.spark.lake.files import STATE, ArchiveFiles
-from rmqha.spark.lake.form import BatchRows
+from rmqha.spark.lake.formats import BatchRows
 from rmqha.spark.lake.manifest import Manifest, Stretch
 from rmqha.spark.lake.table import TableRows
 
@@ -27,8 +27,8 @@ NAMESPACE, NAME = "rmqha", "messages"
 BATCH = "rmqha.batch"
 
 
-class IcebergForm:
-    """The table rmqha.messages, whose files lie in the target."""
+class IcebergFormat:
+    """Format of an archive as the Iceberg table rmqha.messages, whose files lie in the target."""
 
     def __init__(self, target: ArchiveFiles, by: Sequence[str], catalog: str = "") -> None:
         """`catalog` is a name of pyiceberg's configuration. UsageError for an address without one."""
@@ -52,7 +52,7 @@ class IcebergForm:
             return None
 
     def open_batch(self, number: int) -> TableRows:
-        """Rows in memory."""
+        """Rows of a batch, in memory."""
         return TableRows(self._by)
 
     def publish(self, manifest: Manifest, rows: BatchRows) -> None:
@@ -94,7 +94,7 @@ class IcebergForm:
         return last == manifest.number
 
     def compact(self, manifests: Sequence[Manifest]) -> Manifest | None:
-        """UsageError: pyiceberg cannot."""
+        """Raise UsageError: pyiceberg cannot compact."""
         raise UsageError(
             "pyiceberg cannot join the files of an Iceberg table: let Spark do it (call system.rewrite_data_files)"
         )
@@ -113,7 +113,7 @@ class IcebergForm:
 
 
 def _narrow(field: Any) -> Any:
-    """Iceberg's reader gives large strings."""
+    """The field with strings in place of the large strings that Iceberg's reader gives."""
     kinds = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
     if pa.types.is_large_list(field.type) or pa.types.is_list(field.type):
         return pa.field(field.name, pa.list_(pa.field("element", pa.string())))

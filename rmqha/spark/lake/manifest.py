@@ -17,7 +17,7 @@ PENDING = f"{STATE}/pending.json"
 
 @dataclass(frozen=True, slots=True)
 class ArchivedEnd:
-    """The end of what was archived of a log."""
+    """Place in a log up to which it is archived."""
 
     physical_offset: int
     epoch: int = -1
@@ -27,8 +27,8 @@ class ArchivedEnd:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A batch: where it ends in each log (by cluster#brokerName, or by directory), and its files with where each was
-    written aside, "" if it stood there before. One that compaction made stands for all before it."""
+    """A batch of an archive. `places`: where it ends in each log (by cluster#brokerName, or by directory). `files`: the
+    path aside of each, "" if it stood in its place before. A batch that compaction made stands for all before it."""
 
     number: int
     places: dict[str, ArchivedEnd]
@@ -36,14 +36,14 @@ class Manifest:
     row_count: int
     log_bytes: int
     spans: list[dict[str, int]] = field(default_factory=list)
-    """Physical offsets at which, of one that stands for several, each of these ends in each log."""
+    """Physical offsets at which each of the batches that it stands for ends, by log."""
     removed: list[str] = field(default_factory=list)
-    """Files whose rows are in others of this one."""
+    """Removed files, whose rows are in others of this batch."""
     version: int = VERSION
 
     @classmethod
     def parse(cls, content: bytes, where: str) -> Manifest:
-        """StoreError for content that is none, or of a newer version."""
+        """The manifest in a file's content. StoreError for content that is none, or of a newer version."""
         try:
             given = json.loads(content)
             if int(given["version"]) > VERSION:
@@ -59,7 +59,7 @@ class Manifest:
 
     @property
     def ends(self) -> list[dict[str, int]]:
-        """The physical offsets at which it, or each batch that it stands for, ends in each log."""
+        """The physical offsets at which this batch, or each one that it stands for, ends in each log."""
         return self.spans or [{name: place.physical_offset for name, place in self.places.items()}]
 
 
@@ -68,7 +68,7 @@ class Stretch:
     """Part of a log: physical offsets [low, high)."""
 
     broker_name: str | None
-    """None where there is one log only."""
+    """Name of the log's broker group; None if there is only one log."""
     low: int
     high: int
 
@@ -85,7 +85,7 @@ def batches(target: ArchiveFiles) -> list[Manifest]:
 
 
 def stretches(manifests: Sequence[Manifest]) -> list[list[Stretch]] | None:
-    """For each batch in order the stretches of the logs that it has; None if rows do not tell which log they are of."""
+    """The stretches of the logs that each batch has, in order; None if rows do not tell which log they are of."""
     names = {name for item in manifests for end in item.ends for name in end}
     if len(names) > 1 and not all("#" in name for name in names):
         return None

@@ -1,7 +1,7 @@
-"""An archive back into a store, each message once: a restore that was stopped goes on where it was.
+"""Restores of an archive into a store, each message once: a restore that was stopped goes on where it was.
 
-A batch is written whole or not at all (`rmqha.spark.writer`). Before it a mark in the store says where the log ends, so
-whoever comes next sees by the log whether that batch is in.
+A batch is written whole or not at all (`rmqha.spark.writer`). A mark in the store says before where the log ends, so
+the next run sees by the log whether that batch is in.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RestoreMark:
 
     @classmethod
     def parse(cls, content: bytes, where: str) -> RestoreMark:
-        """StoreError for content that is none."""
+        """The mark in a file's content. StoreError for content that is none."""
         try:
             return cls(**json.loads(content))
         except (ValueError, TypeError) as error:
@@ -46,7 +46,7 @@ class RestoreReport:
 
     row_count: int
     earlier_count: int
-    """Messages of them that an earlier run had written."""
+    """Number of messages among them that an earlier run had written."""
 
 
 def restore(

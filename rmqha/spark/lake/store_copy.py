@@ -1,10 +1,10 @@
 """A copy of a store to be read elsewhere: made once, then brought up to date by what has changed.
 
-Files are written in an order that a reader at work bears: first a mark (`rmqha.write`) says how far the copy counts,
-then come the log, the queues, the tables and the checkpoint, and in the end the mark goes. The copy ends at the confirm
-offset of the moment: no entry of a queue, and no checkpoint, speaks of more. A log that was cut and written anew is
-copied anew from there. What a killed run left, the next one does again, after a loss of power too: each file is durable
-before the next.
+Files are written in an order in which the copy can be read at any moment: first a mark (`rmqha.write`) says how far the
+copy counts, then come the log, the queues, the tables and the checkpoint, and in the end the mark is removed. The copy
+ends at the confirm offset of the moment: no entry of a queue, and no checkpoint, names more. A log that was cut and
+written anew is copied anew from there. The next run finishes what a killed run left, after a loss of power too: each
+file is durable before the next.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SyncedFiles:
     end_offset: int = 0
     epochs: list[list[int]] = field(default_factory=list)
     files: dict[str, list[int]] = field(default_factory=dict)
-    """By path: bytes and CRC of a queue or a table, bytes and 0 of a log file."""
+    """Size and CRC of a queue's or a table's file, size and 0 of a log file, by path."""
     version: int = VERSION
 
     def forget_behind(self, offset: int) -> None:
@@ -52,7 +52,7 @@ class SyncedFiles:
 
     @classmethod
     def parse(cls, content: bytes, where: str) -> SyncedFiles:
-        """StoreError for content that is none, or of a newer version."""
+        """The record in a file's content. StoreError for content that is none, or of a newer version."""
         try:
             given = json.loads(content)
             if int(given["version"]) > VERSION:
@@ -64,18 +64,18 @@ class SyncedFiles:
 
 @dataclass(frozen=True, slots=True)
 class CopyReport:
-    """Numbers of a run."""
+    """Numbers of a copy run."""
 
     end_offset: int
     file_count: int
     copied_bytes: int
     removed_count: int
     was_cut: bool
-    """The log had been cut below what was copied."""
+    """True if the log had been cut below what was copied."""
 
 
 class CopyTarget:
-    """A directory or an address that fsspec knows; paths are relative."""
+    """Place of a copy: a directory or an address that fsspec knows; paths are relative."""
 
     def __init__(self, address: str, options: Mapping[str, Any]) -> None:
         """UsageError if it cannot be used."""
@@ -95,8 +95,8 @@ class CopyTarget:
             return None
 
     def write(self, path: str, blocks: Iterator[bytes] | list[bytes], length_bytes: int = 0) -> int:
-        """Whole or, where it is no object store, in place of the old file in the end; the number of bytes. On a local
-        disk the file has `length_bytes` at least, zeros behind what is written, and is durable."""
+        """Write a file, whole; where it is no object store it takes the old file's place in the end. Returns the number
+        of bytes. On a local disk the file has at least `length_bytes`, zeros behind what is written, and is durable."""
         place, size = self._at(path), 0
         self._files.makedirs(place.rpartition("/")[0], exist_ok=True)
         aside = f"{place}.tmp" if self._is_local else place
@@ -180,7 +180,7 @@ class _Run:
         return CopyReport(self._view.end_offset, self._count, self._bytes, len(gone), was_cut)
 
     def _is_behind(self, path: str) -> bool:
-        """True of a log file behind the end: of another history."""
+        """True of a log file behind the end, which belongs to another history."""
         directory, _, name = path.partition("/")
         return directory == "commitlog" and int(name) >= self._view.end_offset
 
@@ -195,8 +195,8 @@ class _Run:
             )
 
     def _same_bytes(self, common: int) -> int:
-        """The offset, or the begin of a file before it, at which the last bytes are the same: a plain broker has no
-        epochs that would tell of a cut."""
+        """The offset, or the beginning of a file before it, up to which store and copy have the same last bytes: a
+        plain broker has no epochs that would tell of a cut."""
         for name in reversed(self._view.files):
             stop = min(common, name.end_offset)
             if name.base_offset < stop:
@@ -245,7 +245,7 @@ class _Run:
             self._put(path, [content])
 
     def _checkpoint(self) -> bytes:
-        """The store's, with the copy's own end as its confirm offset."""
+        """The store's checkpoint, with the copy's end as its confirm offset."""
         path = self._root / "checkpoint"
         content = bytearray(path.read_bytes() if path.exists() else b"")
         content.extend(bytes(max(4096 - len(content), 0)))

@@ -7,13 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmqha.spark.lake.form import part_of
+from rmqha.spark.lake.formats import part_of
 
 MADE = ("day", "hour")
 
 
 class TableRows:
-    """Implements BatchRows. Nothing is written before the whole batch is."""
+    """Rows of one batch in memory; implements BatchRows. Nothing is written before the batch is complete."""
 
     def __init__(self, by: Sequence[str]) -> None:
         self._made = [name for name in by if name in MADE]
@@ -29,9 +29,9 @@ class TableRows:
         self.row_count += batch.num_rows
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
     @property
     def table(self) -> Any:
-        """All rows. There is one at least."""
+        """All rows as one table; there must be one at least."""
         return pa.Table.from_batches(self._batches)

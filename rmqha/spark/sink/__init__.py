@@ -1,1 +1,1 @@
-"""Places that rows of a DataFrame are written to: records of a store, messages to a live cluster."""
+"""Sinks for rows of a DataFrame: records of a store, messages of a live cluster."""

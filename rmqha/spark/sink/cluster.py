@@ -109,7 +109,7 @@ def check_columns(columns: Mapping[str, str]) -> None:
 
 
 class RocketmqSink(DataSource):
-    """Registered by `rmqha.spark.register`; there is nothing to read."""
+    """The sink "rocketmq", registered by `rmqha.spark.register`; there is nothing to read."""
 
     @classmethod
     def name(cls) -> str:
@@ -118,12 +118,12 @@ class RocketmqSink(DataSource):
 
     @sentences()
     def schema(self) -> StructType:
-        """Raises UsageError: the log itself is read by format("commitlog")."""
+        """Raise UsageError: the log itself is read by format("commitlog")."""
         raise UsageError("rocketmq is a sink: a broker's log is read with format('commitlog') and its directory")
 
     @sentences()
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Raises UsageError."""
+        """Raise UsageError: this sink cannot be read."""
         self.schema()
         raise AssertionError
 
@@ -155,7 +155,7 @@ class Sent(WriterCommitMessage):
 
 
 class Sender(DataSourceArrowWriter):
-    """Sends the rows of each task; `write_id` and `started_ms` go into the keys."""
+    """Writer that sends the rows of each task; `write_id` and `started_ms` go into the keys."""
 
     def __init__(self, options: SendOptions, write_id: str, started_ms: int) -> None:
         self._options, self._write_id, self._started_ms = options, write_id, started_ms
@@ -172,14 +172,15 @@ class Sender(DataSourceArrowWriter):
         return self._write_id
 
     def commit(self, messages: list[WriterCommitMessage | None], *batch: int) -> None:
-        """All is sent already."""
+        """Do nothing: all messages are sent already."""
 
     def abort(self, messages: list[WriterCommitMessage | None], *batch: int) -> None:
-        """Nothing can be taken back: what was sent stays, and comes again under the same keys."""
+        """Do nothing: what was sent stays, and comes again under the same keys."""
 
 
 class StreamSender(Sender, DataSourceStreamArrowWriter):
-    """Sends the batches of a streaming query: one that comes again after a restart has the keys that it had."""
+    """Writer that sends the batches of a streaming query: one that comes again after a restart has the keys that it
+    had."""
 
     def _write_of(self, context: TaskContext) -> str:
         return f"{context.getLocalProperty(QUERY_ID)}/{context.getLocalProperty(BATCH_ID)}"
@@ -202,7 +203,7 @@ class RowKeys:
 
 
 async def send(options: SendOptions, batches: Iterator[Any], keys: RowKeys) -> int:
-    """Send all rows; the number of them. RmqhaError, one sentence, for the first that is not acknowledged."""
+    """Send all rows. Returns their number. Raises RmqhaError, one sentence, for the first that is not acknowledged."""
     security = for_client(options.security_file) if options.security_file else None
     first, failures = 0, list[RmqhaError]()
 

@@ -1,6 +1,6 @@
 """Rows as records, column by column (data plane: Arrow and NumPy, no object per row unless it has other properties).
 
-A task makes its rows records that lack only their place: queueOffset, physicalOffset and storeTimestamp. The driver
+A task makes records of its rows that lack only their place: queueOffset, physicalOffset and storeTimestamp. The driver
 fills those in, a block at a time, appends, and gives the store what its queues and its index need, so that neither
 reads the log again.
 """
@@ -46,7 +46,7 @@ MADE = pa.schema(
 PIECE_ROWS, PIECE_BYTES = 16384, 8 * 1024 * 1024
 DISPATCH_BYTES = 16 * 1024 * 1024
 SCAN_BYTES = 512 * 1024
-"""Looked through at once for what is derived: the kernel keeps memory for so much."""
+"""Bytes of records whose queue and index entries are made in one call: the kernel keeps memory for so much."""
 MAX_COUNTED = 1 << 16
 _QUEUE_OFFSET_AT, _PHYSICAL_OFFSET_AT, _STORE_TIMESTAMP_AT = 20, 28, 56
 _HOST = LOOPBACK[0] + LOOPBACK[1].to_bytes(4, "big")
@@ -178,7 +178,7 @@ def _properties_by_row(rows: Any) -> Any:
 
 
 def _texts(column: Any) -> Any:
-    """The texts of a property, None where one must be looked at by itself: it is no text, or holds a separator."""
+    """The texts of a property; None if one must be checked by itself: it is no text, or holds a separator."""
     if pa.types.is_list(column.type):
         if column.flatten().null_count:
             return None
@@ -213,7 +213,7 @@ def _check_properties(properties: Any, sizes: I64, topic_of: Callable[[int], str
 
 
 def _holds(texts: Any, byte: bytes) -> bool:
-    """True if this byte is anywhere in the texts, or beside them in their memory."""
+    """True if this byte is in the texts, or in their memory before or behind them."""
     _, _, data = texts.buffers()
     return data is not None and byte in data.to_pybytes()
 
@@ -272,7 +272,7 @@ class _Block:
         return int(self._ends[self.low] - self._starts[self.low])
 
     def place(self, context: AppendContext) -> EncodedRecords:
-        """Place as many as the file has room for."""
+        """Place as many records as the file has room for."""
         if self._first is None:
             self._first = np.array([context.next_offset(key) for key in self._keys], np.int64)
         low, base = self.low, context.phy_offset - int(self._starts[self.low])
@@ -294,8 +294,8 @@ class _Block:
         return EncodedRecords(records, next_offsets, int(stored[-1]), blocks)
 
     def _derived(self, records: bytes, low: int, high: int, base: int) -> Iterator[DispatchedBlock]:
-        """Entries of queues and index of the records [low, high), as far as these are plain, if the kernel is quicker
-        than dispatch, which reads the log."""
+        """Entries of queues and index of the records [low, high), as far as these are plain; none if dispatch, which
+        reads the log, is as quick as the kernel."""
         if self._kernel is None or not self._kernel.scans_in_bulk:
             return
         first = int(self._starts[low])

@@ -19,9 +19,9 @@ from rmqha.cli.storage.fsck import fsck
 from rmqha.cli.storage.spark import spark
 from rmqha.model.error import StoreError, UsageError
 from rmqha.scan.api import open_store, read_store
-from rmqha.spark.lake.archive import Archive, ArchiveReport, form_of, tables
+from rmqha.spark.lake.archive import Archive, ArchiveReport, format_of, tables
 from rmqha.spark.lake.files import ArchiveFiles
-from rmqha.spark.lake.form import escaped
+from rmqha.spark.lake.formats import escaped
 from rmqha.spark.lake.manifest import batches
 from tests.spark.lake.killing import KilledError, die_in
 from tests.store.log_writer import LogWriter, Message
@@ -132,7 +132,7 @@ def test_joined_files_are_joined_again(tmp_path: Path) -> None:
     run(tmp_path / "a", tmp_path / "s", by=("topic",))
     sizes = [path.stat().st_size for path in (tmp_path / "a").rglob("*.parquet")]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rmqha.spark.lake.form.MERGED_FILE_BYTES", 2 * max(sizes))
+        patch.setattr("rmqha.spark.lake.formats.MERGED_FILE_BYTES", 2 * max(sizes))
         run(tmp_path / "a", tmp_path / "s", by=("topic",), compacts=True)
     assert len(list((tmp_path / "a" / "topic=orders").iterdir())) > 1
     assert run(tmp_path / "a", tmp_path / "s", by=("topic",), compacts=True).joined_count > 1
@@ -193,8 +193,8 @@ def test_a_table_has_each_message_once_whatever_is_killed_when(tmp_path: Path, f
         (ArchiveFiles, "write", 0, True),  # the layout
         (ArchiveFiles, "write", 1, True),  # the pending manifest
         (ArchiveFiles, "write", 1, False),
-        (type(form_of(ArchiveFiles(str(tmp_path / "a")), form, ())), "publish", 0, True),
-        (type(form_of(ArchiveFiles(str(tmp_path / "a")), form, ())), "publish", 0, False),
+        (type(format_of(ArchiveFiles(str(tmp_path / "a")), form, ())), "publish", 0, True),
+        (type(format_of(ArchiveFiles(str(tmp_path / "a")), form, ())), "publish", 0, False),
         (ArchiveFiles, "write", 2, True),  # the manifest's own place
         (ArchiveFiles, "remove", 0, True),
         (ArchiveFiles, "remove", 0, False),
