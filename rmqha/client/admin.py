@@ -1,4 +1,4 @@
-"""Admin: questions and orders to name servers, brokers and controllers, answers as plain dicts. Control plane."""
+"""Admin: requests to name servers, brokers and controllers, with answers as plain dicts. Control plane."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from types import TracebackType
 from typing import Any
 
-from rmqha.client.answers import number, reading
+from rmqha.client.answers import number, parsing
 from rmqha.client.consumers.expression import parse_tags
 from rmqha.client.consumers.message import Message, MessageBatch, decode_messages
 from rmqha.client.names import check_topic
@@ -25,23 +25,23 @@ TIMEOUT_MS = 3_000
 _SUBSCRIPTION_IN_REQUEST = 4
 """sysFlag of a pull that waits for nothing."""
 ELECT_TIMEOUT_MS = 30_000
-"""A directed switch waits until the target has caught up."""
+"""Time (ms) for an election: a directed switch waits until the target has caught up."""
 
 
 class _NotOpen:
-    """Connections of a client that has none."""
+    """Connections of a client that is not open: every call fails."""
 
     def __init__(self, reason: str) -> None:
         self._reason = reason
 
     async def call(self, address: str, command: Command, timeout_ms: int | None) -> Command:
-        """Raises UsageError."""
+        """Raise UsageError: the client is not open."""
         raise UsageError(self._reason)
 
 
 class Admin:
-    """Async context manager. Every method raises UnreachableError, RemoteError (the peer answered with another code
-    than success) or RemoteProtocolError (its answer is not readable)."""
+    """Client for administration; an async context manager. Every method raises UnreachableError, RemoteError (the peer
+    answered with another code than success) or RemoteProtocolError (its answer is not readable)."""
 
     def __init__(self, namesrv: str, timeout_ms: int = TIMEOUT_MS, *, security: Security | None = None) -> None:
         """`namesrv`: "host:port" or several joined by ";". Raises UsageError if it is not."""
@@ -66,11 +66,11 @@ class Admin:
         await self._opened.__aexit__(kind, error, trace)
 
     async def cluster_info(self) -> dict[str, Any]:
-        """{"brokers": {brokerName: {"cluster", "addresses": {broker id: address}}}, "clusters": {name: [brokerName]}};
-        id 0 is the master."""
+        """Brokers and clusters that the name server knows: {"brokers": {brokerName: {"cluster", "addresses": {broker
+        id: address}}}, "clusters": {name: [brokerName]}}; id 0 is the master."""
         address, body = await self._name_servers.ask(RequestCode.GET_BROKER_CLUSTER_INFO, {})
         value = _readable(address, body)
-        with reading(address, "the cluster list"):
+        with parsing(address, "the cluster list"):
             brokers = {
                 str(name): {
                     "cluster": group.get("cluster", ""),
@@ -82,7 +82,8 @@ class Admin:
         return {"brokers": brokers, "clusters": clusters}
 
     async def route(self, topic: str) -> dict[str, Any]:
-        """{"topic", "brokers": {name: {id: address}}, "queues": {name: {"read", "write", "perm"}}, "answered_by"}."""
+        """Route of a topic: {"topic", "brokers": {name: {id: address}}, "queues": {name: {"read", "write", "perm"}},
+        "answered_by"}."""
         address, body = await self._name_servers.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         route = parse_route(topic, body, address)
         return {
@@ -111,7 +112,7 @@ class Admin:
         groups: Collection[str] | None = None,
         attributes: Mapping[str, str] | None = None,
     ) -> list[str]:
-        """Make a topic, or change it, at the masters of `groups` (None: of all); the names of those groups, sorted.
+        """Make a topic, or change it, at the masters of `groups` (None: of all). Returns those groups' names, sorted.
 
         In CP the answer comes when each group's SyncStateSet holds the change. `attributes`: {"queue.type": "BatchCQ"}.
         Raises UsageError for a wrong name, UnreachableError for a group without a master or that there is not."""
@@ -133,8 +134,9 @@ class Admin:
         return sorted(masters)
 
     async def delete_topic(self, topic: str) -> list[str]:
-        """At the masters of all groups and at all name servers; the groups. Made again, its queues go on behind their
-        old ends. Raises UnreachableError for a group without a master or a name server that is away."""
+        """Delete a topic at the masters of all groups and at all name servers. Returns the groups. If the topic is made
+        again, its queues go on behind their old ends. Raises UnreachableError for a group without a master or a name
+        server that does not answer."""
         masters = await self._masters(None)
         for address in masters.values():
             await self.ask(address, Command(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}))
@@ -152,7 +154,7 @@ class Admin:
             command = Command(RequestCode.GET_CONSUME_STATS, {"consumerGroup": group, "topic": topic})
             address = replicas[MASTER_ID]
             answer = _readable(address, bytes((await self.ask(address, command)).body))
-            with reading(address, f"the progress of group {group}"):
+            with parsing(address, f"the progress of group {group}"):
                 for place, row in answer["offsetTable"].items():
                     committed, end = int(row["consumerOffset"]), int(row["brokerOffset"])
                     queue = {"broker": str(place["brokerName"]), "queue": int(place["queueId"])}
@@ -160,9 +162,9 @@ class Admin:
         return sorted(found, key=lambda row: (row["broker"], row["queue"]))
 
     async def reset_offsets(self, group: str, topic: str, timestamp_ms: int) -> list[str]:
-        """Let a consumer group go on from what was stored at `timestamp_ms` or later, -1: from the end; the brokers'
-        groups. Members that are connected notice at their next pull. Raises UnreachableError for a group without a
-        master."""
+        """Let a consumer group go on from the messages stored at `timestamp_ms` or later, -1: from the end. Returns the
+        broker groups. Members that are connected notice at their next pull. Raises UnreachableError for a group without
+        a master."""
         ext = {"topic": topic, "group": group, "timestamp": str(timestamp_ms), "isForce": "true"}
         masters = await self._masters(sorted((await self.route(topic))["brokers"]))
         for address in masters.values():
@@ -191,9 +193,9 @@ class Admin:
     ) -> list[Message]:
         """Messages of a topic by one of their keys, of all groups, the newest stored first; [] if there are none.
 
-        `index_type` "K" looks at KEYS and UNIQ_KEY, "U" at UNIQ_KEY, "T" at TAGS; each group gives the newest
-        `max_count`, at most 64, that were stored in [begin_ms, end_ms]. A group without a master is asked nowhere, so
-        UnreachableError then. Raises UsageError for a body whose compression needs a library that is not installed."""
+        `index_type` "K" compares KEYS and UNIQ_KEY, "U" UNIQ_KEY, "T" TAGS; each group gives the newest `max_count`, at
+        most 64, that were stored in [begin_ms, end_ms]. Raises UnreachableError for a group without a master, since no
+        slave is asked, and UsageError for a body whose compression needs a library that is not installed."""
         ext = {
             "topic": topic,
             "key": key,
@@ -231,7 +233,7 @@ class Admin:
     ) -> tuple[list[Message], int]:
         """Messages of a queue from `offset` on and the offset to ask for next, which is `offset` again at the end. An
         offset that the queue no longer has becomes its first. `group` names the reader; nothing is committed. `tags`:
-        "*" or "A || B". Messages before one that cannot be read are given; the next call raises why.
+        "*" or "A || B". Messages before one that cannot be read are given; the next call raises the reason.
 
         Raises UsageError for another expression, and as `Consumer.receive` for a first message that cannot be read."""
         wanted = parse_tags(tags)
@@ -319,7 +321,7 @@ class Admin:
         return {**answer.ext, **(_readable(controller, bytes(answer.body)) if answer.body else {})}
 
     async def ask(self, address: str, command: Command, timeout_ms: int | None = None) -> Command:
-        """Any request; its successful answer."""
+        """Send a request to the server at `address` and return its successful answer."""
         self._ask_count += 1
         try:
             answer = await self._client.call(address, command, timeout_ms or self._timeout_ms)

@@ -73,7 +73,7 @@ class Awaited(Generic[ClientT]):
         return self
 
     async def close(self) -> None:
-        """Leave; other calls fail. A second call does nothing."""
+        """Close the client; calls under way fail. A second call does nothing."""
         await self._leave(by_error=False)
 
     async def __aenter__(self: SelfT) -> SelfT:
@@ -250,7 +250,7 @@ class AwaitedConsumer(Awaited[TrioConsumer]):
         return await self._next(self._client.receive_batch, MessageBatch)
 
     async def batches(self) -> AsyncIterator[MessageBatch]:
-        """All that arrives, in batches whose messages are decoded when they are looked at."""
+        """All messages as they arrive, in batches whose messages are decoded when they are used."""
         with suppress(ClosedError):
             while True:
                 yield await self.receive_batch()
@@ -331,7 +331,7 @@ class AwaitedPopConsumer(Awaited[TrioPopConsumer]):
 
 
 class AwaitedAdmin(Awaited[TrioAdmin]):
-    """Questions and orders to name servers, brokers and controllers, for asyncio."""
+    """Client for administration of name servers, brokers and controllers, for asyncio."""
 
     def __init__(self, namesrv: str, timeout_ms: int = TIMEOUT_MS, *, security: Security | None = None) -> None:
         """Take what `rmqha.client.Admin` takes."""
@@ -361,7 +361,7 @@ Producer, Consumer, PopConsumer, Admin = AwaitedProducer, AwaitedConsumer, Await
 
 
 def _tell(loop: asyncio.AbstractEventLoop, work: Callable[[], object]) -> None:
-    """From the client's thread; a loop that has ended needs no word."""
+    """Run `work` in the loop, called from the client's thread; nothing is done for a loop that has ended."""
     if not loop.is_closed():
         loop.call_soon_threadsafe(work)
 

@@ -1,5 +1,4 @@
-"""Numbers and tables in the answers of brokers and name servers: who says what is none is named in one clear error.
-Control plane."""
+"""Numbers and tables in the answers of brokers and name servers; an error names who sent a wrong one. Control plane."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ _MAX_DIGITS = 19
 
 
 def whole_number(word: str) -> int | None:
-    """The number of 64 bits that a word is in decimal digits; None for any other word."""
+    """The number of 64 bits that `word` gives in decimal digits; None for any other word."""
     digits = word.removeprefix("-")
     if not (digits.isascii() and digits.isdigit()) or len(digits) > _MAX_DIGITS:
         return None
@@ -22,8 +21,8 @@ def whole_number(word: str) -> int | None:
 
 
 def number(ext: Mapping[str, str], name: str, whose: str, default: int | None = None, *, least: int = _LOWEST) -> int:
-    """The number in a field of an answer; `default` if there is no such field. `whose`: who answered, as the error
-    says it. Raises RemoteProtocolError for what is no number, or one below `least`."""
+    """The number in a field of an answer; `default` if there is no such field. `whose`: the server that answered, for
+    the error. Raises RemoteProtocolError for what is no number, or one below `least`."""
     word = ext.get(name)
     if word is None and default is not None:
         return default
@@ -35,8 +34,8 @@ def number(ext: Mapping[str, str], name: str, whose: str, default: int | None = 
 
 
 @contextmanager
-def reading(whose: str, what: str) -> Iterator[None]:
-    """RemoteProtocolError, which names both, for a body that cannot be read in here."""
+def parsing(whose: str, what: str) -> Iterator[None]:
+    """Context manager that makes an error of parsing inside a RemoteProtocolError, which names both arguments."""
     try:
         yield
     except (RemoteProtocolError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:

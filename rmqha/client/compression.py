@@ -22,12 +22,13 @@ from rmqha.model.message import (
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """A body that decompresses to more is refused: a peer must not choose how much memory we take."""
 ZLIB_LEVEL = 5
-"""The Java client's."""
+"""Level of zlib, as of the Java client."""
 ZSTD_LEVEL = 3
 ZSTD_PIECE_BYTES = 1024
-"""Four bytes can stand for a block of 128 KiB."""
+"""Bytes of zstd input that are decompressed at once: four bytes can stand for a block of 128 KiB."""
 ZSTD_START_WINDOW_BYTES = 16 * 1024 * 1024
-"""A stream says itself how much memory its reader needs; for a look at its beginning that is too much."""
+"""Largest window of a zstd stream whose beginning is decompressed: the stream itself says how much memory its reader
+needs."""
 
 _NAME_OF = {SYS_FLAG_COMPRESSION_LZ4: "lz4", SYS_FLAG_COMPRESSION_ZSTD: "zstd"}
 
@@ -57,14 +58,14 @@ class BodyTooLargeError(RemoteProtocolError):
 
 
 class Compression(NamedTuple):
-    """A producer's compression, and the system flag that says so."""
+    """A producer's compression, and its sysFlag."""
 
     compress: Callable[[bytes], bytes]
     sys_flag: int
 
 
 def compression(name: str) -> Compression:
-    """Raises UsageError for an unknown name and for a package that is missing."""
+    """The compression called `name`. Raises UsageError for an unknown one and for a package that is missing."""
     flags = SYS_FLAG_COMPRESSED
     if name == "zlib":
         return Compression(lambda body: zlib.compress(body, ZLIB_LEVEL), flags | SYS_FLAG_COMPRESSION_ZLIB)
@@ -106,7 +107,7 @@ def decompress(body: bytes | memoryview, sys_flag: int, max_body_bytes: int = MA
 
 
 def _pieces(reader: Any, body: memoryview, max_body_bytes: int) -> bytes:
-    """zstandard's incremental reader knows no bound on its output, so its input is given little by little."""
+    """Decompress in small pieces of input: zstandard's incremental reader has no bound on its output."""
     parts, size_bytes = [], 0
     for at in range(0, len(body), ZSTD_PIECE_BYTES):
         parts.append(reader.decompress(body[at : at + ZSTD_PIECE_BYTES]))
@@ -117,8 +118,8 @@ def _pieces(reader: Any, body: memoryview, max_body_bytes: int) -> bytes:
 
 
 def decompress_start(body: bytes | memoryview, sys_flag: int, limit_bytes: int) -> tuple[bytes, bool]:
-    """The first `limit_bytes` of the plain body at most, and whether that is all of it. What it costs is bounded by the
-    limit and by the compressed bytes, never by what these stand for. Raises as `decompress`."""
+    """The beginning of the plain body, at most `limit_bytes`, and True if that is all of it. The cost is bounded by the
+    limit and by the compressed bytes, never by the size of the plain body. Raises as `decompress`."""
     name = _NAME_OF.get(sys_flag & SYS_FLAG_COMPRESSION_MASK, "zlib")
     failure: type[Exception]
     if name == "zstd":

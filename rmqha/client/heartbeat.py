@@ -1,5 +1,4 @@
-"""A client's heartbeats (34): each replica of its topics hears of it, a slave too, which may be master soon. Control
-plane."""
+"""A client's heartbeats (34) to each replica of its topics, to a slave too, which may be master soon. Control plane."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ class Heartbeats:
         self._started_ms = started_ms
         self._number = next(_client_numbers)
         self._heard: dict[str, float] = {}
-        """By address: when the replica last answered a heartbeat (s, monotonic), -inf while it never did."""
+        """Time (s, monotonic) at which a replica last answered a heartbeat, -inf while it never did, by address."""
 
     @property
     def client_id(self) -> str:
@@ -41,8 +40,8 @@ class Heartbeats:
         return f"{self._session.local_host}@{self._session.process_id}#{self._number}#{self._started_ms}"
 
     async def beat(self, route: TopicRoute, body: Callable[[], dict[str, Any]]) -> None:
-        """To all replicas that have heard nothing for HEARTBEAT_MS, side by side. Who does not answer is asked again at
-        the next call. `body`: the sets of producers and consumers."""
+        """Send a heartbeat to all replicas that have got none for HEARTBEAT_MS, all at once. A replica that does not
+        answer gets another one at the next call. `body`: the sets of producers and consumers."""
         due = trio.current_time() - HEARTBEAT_MS / 1000
         addresses = [address for address in route.brokers() if self._heard.get(address, float("-inf")) <= due]
         if not addresses:
@@ -66,11 +65,11 @@ class Heartbeats:
                 self._heard[address] = trio.current_time()
 
     def forget(self, address: str) -> None:
-        """The connection is gone, and with it what the broker knew."""
+        """Forget that the broker at `address` knows this client: its connection is gone."""
         self._heard.pop(address, None)
 
     async def leave(self, group: dict[str, str]) -> None:
-        """Say that the client goes; `group`: `consumerGroup` or `producerGroup` by that name."""
+        """Tell the brokers that the client leaves. `group`: `consumerGroup` or `producerGroup`, with its name."""
         async with trio.open_nursery() as nursery:
             for address in sorted(self._heard):
                 nursery.start_soon(self._leave, address, group)

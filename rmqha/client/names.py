@@ -18,8 +18,8 @@ def check_topic(topic: str) -> None:
 
 
 def check_group(group: str) -> None:
-    """Raise UsageError unless brokers take `group` as the name of one. What they do not take has no members there, and
-    no queues are divided among none."""
+    """Raise UsageError unless brokers take `group` as the name of a group: else it would have no members there, and no
+    member would get a queue."""
     _check("group", group, MAX_GROUP_CHARS)
 
 

@@ -1,7 +1,7 @@
 """Thread in which a trio client runs for programs that are not on trio. Control plane.
 
-Every call is a task there; who asked waits on a future of `concurrent.futures`, which a thread can block on and asyncio
-can await. The client is entered and left by one task, so its own tasks end with it.
+Every call is a task there; the caller waits on a future of `concurrent.futures`, which a thread can block on and
+asyncio can await. The client is entered and left by one task, so its own tasks end with it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ class _EndedByError(Exception):
 
 
 class Portal:
-    """Way to one client, once: it starts and it stops. A start that failed may be tried again. Any thread may call."""
+    """Access to one client in its thread: started once and stopped once. A start that failed may be tried again. Any
+    thread may call."""
 
     def __init__(self, client: AbstractAsyncContextManager[Any]) -> None:
         self._client = client
         self._process_id = 0
-        """The process that has the thread: a fork of it has none."""
+        """Id of the process that has the thread: a fork of it has none."""
         self._started: Future[None] = Future()
         self._stopped: Future[None] = Future()
         self._token: trio.lowlevel.TrioToken | None = None
@@ -47,8 +48,8 @@ class Portal:
         self._ends_by_error = False
 
     def start(self) -> Future[None]:
-        """Done when the client is entered; fails with what entering raised. UsageError if it was started or stopped
-        before."""
+        """Enter the client. The future is done when it is entered, and fails with what entering raised. UsageError if
+        it was started or stopped before."""
         with self._turn:
             if self._started.done() and self._started.exception() is not None and not self._is_stopping:
                 self._started, self._stopped, self._is_starting = Future(), Future(), False
@@ -69,14 +70,15 @@ class Portal:
         return started
 
     def stop(self, *, by_error: bool) -> Future[None]:
-        """Leave the client; calls that wait fail. `by_error`: as a block that an error ended. Done when the thread's
-        work is over; fails with what leaving raised. In a fork nothing is left: the client is its parent's."""
+        """Leave the client; calls that wait fail. `by_error`: leave it as a block that an error ended. The future is
+        done when the thread's work is over, and fails with what leaving raised. A fork leaves nothing: the client is
+        its parent's."""
         if self._is_parents:
             done = Future[None]()
             done.set_result(None)
             return done
         with self._turn:
-            self._is_stopping = True  # the thread looks at it once it has its token
+            self._is_stopping = True  # the thread reads it once it has its token
             if not self._is_starting and not self._stopped.done():
                 self._stopped.set_result(None)
         if self._token is not None:
@@ -191,11 +193,11 @@ class MessageFeed:
         self._into, self._out = trio.open_memory_channel[OutgoingMessage](float("inf"))
 
     def put(self, message: OutgoingMessage) -> None:
-        """The next message; who calls keeps to its window. Where the client has ended, `send_many` tells."""
+        """Add the next message; the caller keeps to its window. If the client has ended, `send_many` raises that."""
         self._portal.soon(lambda: self._into.send_nowait(message))
 
     def end(self) -> None:
-        """No further message comes."""
+        """End the feed: no further message comes."""
         self._portal.soon(self._into.close)
 
     def __aiter__(self) -> MessageFeed:
@@ -211,16 +213,16 @@ class MessageFeed:
 
 
 class Receive(Protocol[T_co]):
-    """`receive`, or `receive_batch`, of a trio consumer."""
+    """Method `receive`, or `receive_batch`, of a trio consumer."""
 
     def __call__(self, *, wait: bool) -> Awaitable[T_co | None]:
-        """None without `wait` if nothing is there yet."""
+        """Receive; None without `wait` if nothing has come yet."""
         ...
 
 
 class ConsumerReading:
-    """Receives of one consumer, one at a time. What a caller that gave up has not got comes first the next time: to ask
-    the client again would count it as finished."""
+    """Receives of one consumer, one at a time. A message whose caller gave up comes first the next time: asking the
+    client again would count it as finished."""
 
     def __init__(self) -> None:
         self._lock = trio.Lock()
@@ -228,12 +230,12 @@ class ConsumerReading:
 
     @property
     def is_behind(self) -> bool:
-        """True while something was received that nobody has got."""
+        """True while a received message was not given to a caller."""
         return bool(self._kept)
 
     async def next(self, receive: Receive[T], kind: type[T], timeout_ms: int | None) -> T | None:
-        """Result of `receive`, None after `timeout_ms`; with 0 it is what has come already. Raises UsageError if what
-        was kept is of another kind."""
+        """Result of `receive`, None after `timeout_ms`; with 0 only what has come already. Raises UsageError if the
+        kept result is of another kind."""
         wait = timeout_ms is None or timeout_ms > 0
         if not wait and self._lock.locked():
             return None  # another call has asked first

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rmqha.client.answers import reading
+from rmqha.client.answers import parsing
 from rmqha.model.code import PERM_READ, PERM_WRITE, RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, UnreachableError, UsageError
 from rmqha.model.identity import parse_address
@@ -66,7 +66,8 @@ class TopicRoute:
         return group.get(preferred_id) or group.get(0) or (group[min(group)] if group else None)
 
     def read_queues(self) -> list[MessageQueue]:
-        """Sorted, as the name server gave them: all members of a consumer group must see the same list."""
+        """Readable queues in the name server's order, with or without a master: all members of a consumer group must
+        get the same list."""
         return [
             MessageQueue(self.topic, data.broker_name, queue_id)
             for data in self.queue_data
@@ -98,7 +99,7 @@ class TopicRoute:
 
 def parse_route(topic: str, body: bytes, address: str) -> TopicRoute:
     """The body of answer 105 of the name server at `address`. Raises RemoteProtocolError if it is no route."""
-    with reading(address, f"the route of topic {topic}"):
+    with parsing(address, f"the route of topic {topic}"):
         value = loads(body)
         addresses: dict[str, dict[int, str]] = {
             str(group["brokerName"]): {int(key): str(address) for key, address in group["brokerAddrs"].items()}
@@ -135,15 +136,15 @@ class NameServers:
         """`namesrv`: "host:port" or several joined by ";". Raises UsageError."""
         self._client = client
         self.addresses = name_servers(namesrv)
-        """ "host:port" each."""
+        """Addresses, "host:port" each."""
         self._first = 0
 
     def begin_with_next(self) -> None:
-        """Ask another one first: one that lags behind must not be the only one asked."""
+        """Ask another name server first from now on: one that lags behind must not be the only one asked."""
         self._first = (self._first + 1) % len(self.addresses)
 
     async def ask(self, code: RequestCode, ext: dict[str, str]) -> tuple[str, bytes]:
-        """Ask the name servers in turn until one answers: (its address, the body).
+        """Ask the name servers in turn until one answers. Returns (its address, the body).
 
         Raises RemoteError for another code than success, UnreachableError if none answers."""
         reasons = []

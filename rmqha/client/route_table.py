@@ -1,7 +1,7 @@
 """The routes that a client uses: the queues of a topic and the master of each group. Control plane.
 
 A client learns of a new master only by asking. So the table asks at once when a send or pull fails, then again after
-20 ms and each 50 ms while the group has no other master, and everybody who waits is woken by the first change.
+20 ms and each 50 ms while the group has no other master; the first change wakes all tasks that wait.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GROUP_MEMORY_MS = 600_000
 
 @dataclass(slots=True)
 class _Flight:
-    """One question under way; whoever else wants the same answer waits for `done`."""
+    """One request under way; other callers that want the same answer wait for `done`."""
 
     done: trio.Event = field(default_factory=trio.Event)
     route: TopicRoute | None = None
@@ -45,7 +45,7 @@ class Backoff:
     since: float = 0.0
 
     def next_wait_ms(self) -> int:
-        """0 after the first failure: the first retry follows the first refresh at once."""
+        """Time (ms) to wait now. 0 after the first failure: the first retry follows the first refresh at once."""
         self.failures += 1
         if self.failures == 1:
             self.since = trio.current_time()
@@ -81,7 +81,8 @@ class ClientRoutes:
         return self._routes.get(topic) or await self.refresh(topic)
 
     async def refresh(self, topic: str) -> TopicRoute:
-        """Ask now. A topic that the name server no longer knows keeps its last route, as its brokers may come back.
+        """Ask for the route now. A topic that the name server no longer knows keeps its last route, as its brokers may
+        come back.
 
         Raises UnreachableError if no name server answers, RemoteError (17) if the topic was never known.
         """
@@ -96,8 +97,8 @@ class ClientRoutes:
                 raise flight.error
 
     async def recover(self, topic: str, backoff: Backoff) -> None:
-        """Between a failed try and the next: wait as `backoff` says, but no longer than until a master changes, and ask
-        anew. A failed question is no error here: the old route stays and the caller's deadline decides.
+        """Wait between a failed try and the next as `backoff` says, or until a master changes, and ask for the route. A
+        request that fails is no error here: the old route stays and the caller's deadline decides.
 
         Raises UsageError where the client is not open."""
         wait_ms = backoff.next_wait_ms()

@@ -1,4 +1,4 @@
-"""State that every client holds while it is open: connections, routes, a nursery for its own tasks. Control plane."""
+"""The session of an open client: connections, routes, a nursery for its own tasks. Control plane."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from rmqha.wire.command import Command
 
 
 class ClosedError(UsageError):
-    """A client that was closed is asked for more."""
+    """A client was used after it was closed."""
 
 
 class ClientSession:
-    """Async context manager. An error raised inside leaves as it is, not wrapped in a group by the nursery."""
+    """Session of one client; an async context manager. An error raised inside leaves as it is, not wrapped in a group
+    by the nursery."""
 
     def __init__(
         self,
@@ -32,8 +33,8 @@ class ClientSession:
         security: Security | None = None,
         on_closed: Callable[[str], None] | None = None,
     ) -> None:
-        """Raises UsageError if `namesrv` is no address list. `on_request` sees what brokers push to the client;
-        `security` None takes that of the process; `on_closed` is told the address of a lost connection."""
+        """`on_request` gets the requests that brokers push to the client; `security` None takes that of the process;
+        `on_closed` gets the address of a lost connection. Raises UsageError if `namesrv` is no address list."""
         self._namesrv = namesrv
         self.remoting = RemotingClient(
             on_request=on_request, on_closed=on_closed, security=security, not_open=self.not_open
@@ -47,7 +48,7 @@ class ClientSession:
         self.nursery: trio.Nursery
 
     async def __aenter__(self) -> ClientSession:
-        """Raises UsageError if it was open before."""
+        """Open the session. Raises UsageError if it was open before."""
         if self._was_open:
             raise UsageError("a client is opened once; make another one")
         async with AsyncExitStack() as stack:
@@ -71,7 +72,7 @@ class ClientSession:
             await self._stack.aclose()
 
     async def give_up(self, error: BaseException) -> None:
-        """Leave after an opening that failed with `error`: it may be tried again."""
+        """Close the session after an opening that failed with `error`: it may be opened again."""
         await self.__aexit__(type(error), error, error.__traceback__)
         self._was_open = False
 

@@ -75,7 +75,7 @@ class Blocking(Generic[ClientT]):
         return self
 
     def close(self) -> None:
-        """Leave; calls of other threads fail. A second call does nothing."""
+        """Close the client; calls of other threads fail. A second call does nothing."""
         self._leave(by_error=False)
 
     def __enter__(self: SelfT) -> SelfT:
@@ -179,7 +179,7 @@ class BlockingProducer(Blocking[TrioProducer]):
         room = max(window, 1)
 
         def take() -> int:
-            """One thing out of the inbox; 1 if it makes room."""
+            """Take one item out of the inbox; 1 if it makes room."""
             told = inbox.get()
             if told is None:
                 return 1
@@ -261,23 +261,23 @@ class BlockingConsumer(Blocking[TrioConsumer]):
     statistics = immediate(TrioConsumer.statistics)
 
     def receive(self, *, timeout_ms: int | None = None) -> Message | None:
-        """The next message; None after `timeout_ms` without one, 0: what has come already. Raises as
+        """The next message; None after `timeout_ms` without one, with 0 if none has come already. Raises as
         `rmqha.client.Consumer.receive`."""
         return self._next(self._client.receive, Message, timeout_ms)
 
     def receive_batch(self, *, timeout_ms: int | None = None) -> MessageBatch | None:
-        """The next messages of one queue; None after `timeout_ms` without one, 0: what has come already."""
+        """The next messages of one queue; None after `timeout_ms` without one, with 0 if none has come already."""
         return self._next(self._client.receive_batch, MessageBatch, timeout_ms)
 
     def messages(self, *, idle_ms: int | None = None) -> Iterator[Message]:
-        """All that arrives, until nothing has come for `idle_ms`; None: until the consumer is closed, as iterating the
-        consumer itself."""
+        """All messages as they arrive, until none has come for `idle_ms`; None: until the consumer is closed, as by
+        iterating the consumer itself."""
         with suppress(ClosedError):
             while (message := self.receive(timeout_ms=idle_ms)) is not None:
                 yield message
 
     def batches(self, *, idle_ms: int | None = None) -> Iterator[MessageBatch]:
-        """All that arrives, in batches whose messages are decoded when they are looked at."""
+        """All messages as they arrive, in batches whose messages are decoded when they are used."""
         with suppress(ClosedError):
             while (batch := self.receive_batch(timeout_ms=idle_ms)) is not None:
                 yield batch
@@ -339,7 +339,7 @@ class BlockingPopConsumer(Blocking[TrioPopConsumer]):
     statistics = immediate(TrioPopConsumer.statistics)
 
     def receive(self, *, timeout_ms: int | None = None) -> PoppedMessage | None:
-        """The next message; None after `timeout_ms` without one, 0: what has come already. Raises as
+        """The next message; None after `timeout_ms` without one, with 0 if none has come already. Raises as
         `rmqha.client.PopConsumer.receive`."""
         receive, keep = self._client.receive, self._put_back
         return self._wait(
@@ -353,7 +353,7 @@ class BlockingPopConsumer(Blocking[TrioPopConsumer]):
 
 
 class BlockingAdmin(Blocking[TrioAdmin]):
-    """Blocking questions and orders to name servers, brokers and controllers."""
+    """Blocking client for administration of name servers, brokers and controllers."""
 
     def __init__(self, namesrv: str, timeout_ms: int = TIMEOUT_MS, *, security: Security | None = None) -> None:
         """Take what `rmqha.client.Admin` takes."""

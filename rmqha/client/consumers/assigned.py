@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from rmqha.client.answers import reading
+from rmqha.client.answers import parsing
 from rmqha.client.consumers.message import MessageBatch
 from rmqha.client.route import MessageQueue
 from rmqha.wire.lenient_json import loads
@@ -15,8 +15,9 @@ PULL_MAX_COUNT = 512
 
 
 @dataclass(eq=False)
-class Assigned:
-    """A queue that this member reads. `pulled` is the next offset to ask for, `finished` that of the reader."""
+class ProcessQueue:
+    """State of a queue that this member reads, as RocketMQ's. `pulled`: the next offset to ask the broker for;
+    `finished`: the next offset that the application has not finished."""
 
     queue: MessageQueue
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -35,7 +36,7 @@ class Assigned:
 class PrefetchedMessages:
     """Messages that have been read ahead; `index` is the next one to give out."""
 
-    assigned: Assigned
+    assigned: ProcessQueue
     messages: MessageBatch
     next_offset: int
     index: int = 0
@@ -43,7 +44,7 @@ class PrefetchedMessages:
 
 def reset_offsets(body: bytes, address: str) -> list[tuple[MessageQueue, int]]:
     """Contents of request 220: the queues and the offsets to go on from. Raises RemoteProtocolError."""
-    with reading(address, "a request to reset offsets"):
+    with parsing(address, "a request to reset offsets"):
         return [
             (MessageQueue(str(place["topic"]), str(place["brokerName"]), int(place["queueId"])), int(offset))
             for place, offset in loads(body)["offsetTable"].items()

@@ -1,10 +1,10 @@
 """Consumer: the messages of a topic as an async iterator, through failovers. Control plane; decoding is in `message`.
 
 Life of a queue: the group's members divide the queues (heartbeat 34, list 38, notice 40) → a task per own queue finds
-the start → pulls with long polling, one batch ahead of the reader → what the reader has finished is committed each 5 s
+the start → pulls with long polling, one batch ahead of the reader → offsets of finished messages are committed each 5 s
 and at the end. At a change of the master the queue goes on from its local offset, never from the broker's copy of the
-committed one, which may be older. Messages come at least once. What `retry` sends back comes again by the group's
-retry topic, which its members read as well.
+committed one, which may be older. Messages come at least once. A message that `retry` sends back comes again by the
+group's retry topic, which its members read as well.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import trio
 
 from rmqha.client.answers import number
 from rmqha.client.compression import MAX_BODY_BYTES, BodyTooLargeError
-from rmqha.client.consumers.assigned import PULL_MAX_COUNT, Assigned, PrefetchedMessages, reset_offsets
+from rmqha.client.consumers.assigned import PULL_MAX_COUNT, PrefetchedMessages, ProcessQueue, reset_offsets
 from rmqha.client.consumers.expression import TAG
 from rmqha.client.consumers.membership import ConsumerMembership, allocate_averagely, send_back_fields
 from rmqha.client.consumers.message import Message, MessageBatch, MessageView
@@ -46,7 +46,7 @@ COMMIT_MS = 5_000
 REBALANCE_MS = 20_000
 RETRY_MS = 1_000
 RETRY_REFRESHES = 5
-"""Number of times that a consumer looks for its group's retry topic at short intervals; then as often as for any
+"""Number of times that a consumer asks for its group's retry topic at short intervals; then as often as for any
 route."""
 ROUTE_MS = 5_000
 """A consumer asks for the route more often than a producer: its long poll to a frozen master shows nothing for 15 s."""
@@ -75,7 +75,7 @@ class Batches:
 
 
 class Consumer:
-    """Async context manager and async iterator of Message, which ends with it; one task reads from it.
+    """Consumer of a topic. Async context manager and async iterator of Message, which ends with it; one task reads.
 
     A message (or batch) counts as finished when the next one is asked for, the last one when the block ends without an
     error.
@@ -98,8 +98,8 @@ class Consumer:
     ) -> None:
         """`tags`: "*" or "A || B"; `selector`: SQL92 over the properties instead (brokers need enablePropertyFilter).
         `start`: where queues begin that have no offset of the group, or of the file, when this member starts: "first"
-        and "committed" at the first message, "last" at the end, which is committed then: who takes the queue over goes
-        on from there. A standalone consumer begins there in any case.
+        and "committed" at the first message, "last" at the end, which is committed then, so that another member that
+        takes the queue over goes on from there. A standalone consumer begins there in any case.
 
         By default the group's members share the queues. `offset_file` makes this a broadcast reader: it reads all
         queues and keeps its own offsets there. `standalone`: read all queues without joining the group, commit nothing;
@@ -133,14 +133,14 @@ class Consumer:
         self._reads_all = standalone or offset_file is not None
         self._retry_topic = RETRY_PREFIX + group
         self._offsets: Offsets = BrokerOffsets(self._ask_group)
-        self._assigned: dict[MessageQueue, Assigned] = {}
+        self._assigned: dict[MessageQueue, ProcessQueue] = {}
         self._kept_offsets: dict[MessageQueue, tuple[int, int]] = {}
-        """Offsets of queues that went while no commit was taken: what is finished, and what the broker had."""
+        """Offsets of queues that were lost before a commit succeeded: the finished one, and the one at the broker."""
         self._rebalanced = False
         self._retry_refreshes = 0
         self._wake = trio.Event()
         self._batch: PrefetchedMessages | None = None
-        self._unfinished: tuple[Assigned, int] | None = None
+        self._unfinished: tuple[ProcessQueue, int] | None = None
         self._ready_in, self._ready = trio.open_memory_channel[PrefetchedMessages](0)
         self._ready_in.close()  # nothing comes before it is open
         self._counts = dict.fromkeys(
@@ -163,8 +163,8 @@ class Consumer:
         self._is_refused_or_closed = trio.Event()
 
     async def __aenter__(self) -> Consumer:
-        """Raises UnreachableError if no name server answers, RemoteError (17) if none knows the topic, UsageError and
-        StoreError for a file of offsets that cannot be used."""
+        """Open the consumer. Raises UnreachableError if no name server answers, RemoteError (17) if none knows the
+        topic, UsageError and StoreError for a file of offsets that cannot be used."""
         if self._offset_file is not None:
             self._offsets = FileOffsets(self._offset_file, self._group)
         try:
@@ -219,18 +219,18 @@ class Consumer:
 
     @overload
     async def receive(self, *, wait: Literal[True] = True) -> Message:
-        """Wait for what comes next."""
+        """Wait for the next message."""
 
     @overload
     async def receive(self, *, wait: bool) -> Message | None:
-        """Give None without `wait` if nothing has come."""
+        """Return None without `wait` if no message has come."""
 
     async def receive(self, *, wait: bool = True) -> Message | None:
         """The next message; waits as long as it takes, so bound it with `trio.move_on_after`. Without `wait` None if
         none has been read ahead.
 
-        One whose compressed body stands for more than `max_body_bytes` goes to the group's dead letters (`statistics`
-        counts it as too_large); outside a group it is passed over.
+        A message whose compressed body stands for more than `max_body_bytes` goes to the group's dead letters
+        (`statistics` counts it as too_large); outside a group it is passed over.
 
         Raises UsageError if its body needs a library that is not installed, RemoteProtocolError if it does not
         decompress, holds a batch that cannot be read or is damaged; the next call gives the same message again,
@@ -263,23 +263,23 @@ class Consumer:
         return message
 
     async def _refuse(self, view: MessageView, error: RmqhaError) -> None:
-        """To the dead letters with a message that nobody here will read. Raises as `retry`: it comes again then."""
+        """Send a message that cannot be read here to the dead letters. Raises as `retry`: it comes again then."""
         if not self._reads_all:
             await self.retry(view, delay_level=-1)
         self._counts["too_large"] += 1
         self._note(f"message {view.msg_id} of {view.topic} at {view.queue_id}/{view.queue_offset}: {error}")
 
     def batches(self) -> Batches:
-        """All that arrives, in batches whose messages are decoded when they are looked at."""
+        """All messages as they arrive, in batches whose messages are decoded when they are used."""
         return Batches(self)
 
     @overload
     async def receive_batch(self, *, wait: Literal[True] = True) -> MessageBatch:
-        """Wait for what comes next."""
+        """Wait for the next messages."""
 
     @overload
     async def receive_batch(self, *, wait: bool) -> MessageBatch | None:
-        """Give None without `wait` if nothing has come."""
+        """Return None without `wait` if no message has come."""
 
     async def receive_batch(self, *, wait: bool = True) -> MessageBatch | None:
         """The next messages of one queue, up to PULL_MAX_COUNT, the rest of a batch that `receive` began. Waits as long
@@ -300,7 +300,7 @@ class Consumer:
     async def retry(
         self, message: Message | MessageView, *, delay_level: int = 0, max_reconsume_times: int | None = None
     ) -> None:
-        """Hand back a message that could not be worked off: a member of the group gets it again later, and after too
+        """Hand back a message that could not be processed: a member of the group gets it again later, and after too
         many times it goes to the dead letters (%DLQ%<group>). Then go on with the next: this one counts as finished.
 
         `delay_level`: 0 leaves the delay to the broker, which makes it longer each time; 1 to 18 say it; -1: to the
@@ -327,8 +327,8 @@ class Consumer:
         self._counts["retried"] += 1
 
     async def _next_batch(self, *, wait: bool) -> PrefetchedMessages | None:
-        """The next one that holds a message of a queue that is still this member's; None without `wait` if there is
-        none yet. Raises UsageError where the consumer is not open, or is closed meanwhile."""
+        """The next batch with a message of a queue that is still this member's; None without `wait` if there is none
+        yet. Raises UsageError where the consumer is not open, or is closed meanwhile."""
         while True:
             batch = self._batch
             if batch is not None and not batch.assigned.dropped:
@@ -348,8 +348,8 @@ class Consumer:
         return sorted(queue for queue, assigned in self._assigned.items() if not assigned.dropped)
 
     async def commit(self) -> None:
-        """Tell the brokers now what has been finished; what fails is tried again at the next turn. Raises UsageError
-        where the consumer is not open."""
+        """Commit the finished offsets now; a commit that fails is tried again at the next turn. Raises UsageError where
+        the consumer is not open."""
         self._session.check_open()
         if self._standalone:
             return
@@ -426,7 +426,7 @@ class Consumer:
                 await self._wake.wait()
 
     async def _watch_routes(self) -> None:
-        """Give up the long polls to who is no longer the one to ask, as soon as the route says so."""
+        """Give up the long polls to brokers that are no longer the ones to ask, as soon as the route says so."""
         while True:
             await self._routes.wait_changed()
             for assigned in self._assigned.values():
@@ -462,7 +462,7 @@ class Consumer:
         await self._drop(lost)
         gained = [queue for queue in queues if queue not in self._assigned]
         for queue in gained:
-            assigned = self._assigned[queue] = Assigned(queue)
+            assigned = self._assigned[queue] = ProcessQueue(queue)
             start = self._start if not self._rebalanced or self._standalone else "committed"
             self._session.nursery.start_soon(self._read_queue, assigned, start)
         if lost or gained:
@@ -470,7 +470,7 @@ class Consumer:
         self._rebalanced = True
 
     async def _retry_queues(self) -> list[MessageQueue]:
-        """[] until a broker has made the group's retry topic, which the first heartbeat brings about."""
+        """Queues of the group's retry topic; [] until a broker has made it, as the first heartbeat lets it do."""
         route = self._routes.cached(self._retry_topic)
         if route is None or route.auto_created:
             self._retry_refreshes += 1
@@ -483,8 +483,8 @@ class Consumer:
         self._retry_refreshes = RETRY_REFRESHES
         return route.read_queues()
 
-    async def _drop(self, lost: Sequence[Assigned]) -> None:
-        """Stop reading queues; what could not be committed is remembered in case they come back."""
+    async def _drop(self, lost: Sequence[ProcessQueue]) -> None:
+        """Stop reading queues; offsets that could not be committed are remembered in case the queues come back."""
         for assigned in lost:
             assigned.dropped = True
             assigned.scope.cancel()
@@ -498,7 +498,7 @@ class Consumer:
             del self._assigned[assigned.queue]
 
     def _reset(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at `offset`, as an operator wants: what has been read ahead of the old place is dropped."""
+        """Go on at `offset`, as an operator wants: messages that have been read ahead of the old place are dropped."""
         self._kept_offsets.pop(queue, None)
         old = self._assigned.get(queue)
         if old is None or old.dropped:
@@ -508,10 +508,10 @@ class Consumer:
             self._unfinished = None
         self._go_on(old, offset, offset)
 
-    def _go_on(self, old: Assigned, offset: int, finished: int) -> None:
-        """Read the queue on at `offset`: nothing of what was read before counts there."""
+    def _go_on(self, old: ProcessQueue, offset: int, finished: int) -> None:
+        """Read the queue from `offset` on: nothing that was read before counts there."""
         old.scope.cancel()
-        assigned = self._assigned[old.queue] = Assigned(old.queue, pulled=offset, finished=finished)
+        assigned = self._assigned[old.queue] = ProcessQueue(old.queue, pulled=offset, finished=finished)
         self._session.nursery.start_soon(self._read_queue, assigned, "committed")
         self._counts["offset_moves"] += 1
 
@@ -522,16 +522,16 @@ class Consumer:
             await trio.sleep(COMMIT_MS / 1000)
             await self.commit()
 
-    async def _commit_all(self, queues: Iterable[Assigned]) -> None:
-        """Side by side at the broker groups: one that does not answer keeps back no other."""
-        by_group: dict[str, list[Assigned]] = {}
+    async def _commit_all(self, queues: Iterable[ProcessQueue]) -> None:
+        """Commit the offsets of these queues, all broker groups at once: one that does not answer delays no other."""
+        by_group: dict[str, list[ProcessQueue]] = {}
         for assigned in queues:
             by_group.setdefault(assigned.queue.broker_name, []).append(assigned)
         async with trio.open_nursery() as nursery:
             for of_group in by_group.values():
                 nursery.start_soon(self._commit_in_turn, of_group)
 
-    async def _commit_in_turn(self, queues: Sequence[Assigned]) -> None:
+    async def _commit_in_turn(self, queues: Sequence[ProcessQueue]) -> None:
         for assigned in queues:
             if self._assigned.get(assigned.queue) is not assigned:
                 continue  # another may have it by now, or it goes on elsewhere
@@ -540,11 +540,11 @@ class Consumer:
             if not self._is_committed(assigned) and (trio.current_time() - began) * 1000 >= CALL_TIMEOUT_MS:
                 return  # asked for each queue, a silent group would keep the others from the next turn
 
-    def _is_committed(self, assigned: Assigned) -> bool:
+    def _is_committed(self, assigned: ProcessQueue) -> bool:
         """True if the broker knows all that is finished."""
         return self._standalone or assigned.finished < 0 or assigned.finished == assigned.committed
 
-    async def _commit(self, assigned: Assigned) -> None:
+    async def _commit(self, assigned: ProcessQueue) -> None:
         if self._is_committed(assigned):
             return
         offset = assigned.finished
@@ -576,10 +576,10 @@ class Consumer:
         return answer
 
     async def _ask_offset(self, queue: MessageQueue, code: RequestCode, more: dict[str, str]) -> int:
-        """Raises UnreachableError, RemoteError, RemoteProtocolError."""
+        """Ask the queue's group for an offset. Raises UnreachableError, RemoteError, RemoteProtocolError."""
         return answered_offset(await self._ask_group(queue, code, more), f"group {queue.broker_name}")
 
-    async def _first_offset(self, assigned: Assigned, start: Start) -> int:
+    async def _first_offset(self, assigned: ProcessQueue, start: Start) -> int:
         """The offset to begin at. Raises UnreachableError, RemoteError."""
         queue = assigned.queue
         if (known := self._read_range.known.get(queue, self._read_range.offset)) is not None:
@@ -606,7 +606,7 @@ class Consumer:
 
     # -- one queue -------------------------------------------------------------------------------------------------
 
-    async def _read_queue(self, assigned: Assigned, start: Start) -> None:
+    async def _read_queue(self, assigned: ProcessQueue, start: Start) -> None:
         backoff = Backoff()
         with assigned.scope:
             while assigned.pulled < 0:
@@ -632,7 +632,7 @@ class Consumer:
                     # an answer without progress that was not held, e.g. of a slave that is still behind
                     await trio.sleep(EMPTY_ANSWER_MS / 1000)
 
-    async def _pull_failed(self, assigned: Assigned, error: RmqhaError, backoff: Backoff) -> None:
+    async def _pull_failed(self, assigned: ProcessQueue, error: RmqhaError, backoff: Backoff) -> None:
         if assigned.queue.topic == self._topic:
             self._failed(error)
         else:
@@ -640,7 +640,7 @@ class Consumer:
         self._counts["failed_pulls"] += 1
         await self._routes.recover(assigned.queue.topic, backoff)
 
-    async def _pull(self, assigned: Assigned) -> Command | None:
+    async def _pull(self, assigned: ProcessQueue) -> Command | None:
         """One pull; None if the route changed meanwhile. Raises UnreachableError."""
         queue = assigned.queue
         route = await self._routes.get(queue.topic)
@@ -675,9 +675,9 @@ class Consumer:
                 assigned.pull_scope = None
         return None
 
-    def _accept(self, assigned: Assigned, answer: Command) -> MessageBatch:
-        """The wanted messages of an answer; moves `pulled`. Raises RemoteError for one that is no answer to a pull,
-        RemoteProtocolError for one that cannot be read."""
+    def _accept(self, assigned: ProcessQueue, answer: Command) -> MessageBatch:
+        """The wanted messages of an answer; moves `pulled`. Raises RemoteError for what is no answer to a pull,
+        RemoteProtocolError for an answer that cannot be read."""
         ext, offset, address = answer.ext, assigned.pulled, assigned.address
         next_offset = number(ext, "nextBeginOffset", address, offset, least=0)
         suggested = number(ext, "suggestWhichBrokerId", address, assigned.preferred_id)
@@ -717,9 +717,10 @@ class Consumer:
         assigned.preferred_id = suggested
         return messages
 
-    def _moved(self, assigned: Assigned, ext: dict[str, str], next_offset: int) -> int:
-        """The offset is not in the queue. Below its start: go there. Beyond its end: the master's word counts, for a
-        new one may have less (AP); a slave's does not, for it may only be behind."""
+    def _moved(self, assigned: ProcessQueue, ext: dict[str, str], next_offset: int) -> int:
+        """The offset to go on at if the asked one is not in the queue. Below the queue's start: its start. Beyond its
+        end: the master's answer counts, for a new master may have less (AP); a slave's does not, for it may only be
+        behind."""
         offset = assigned.pulled
         low, high = number(ext, "minOffset", assigned.address, 0), number(ext, "maxOffset", assigned.address, offset)
         if offset > high:

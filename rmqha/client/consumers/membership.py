@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from rmqha.client.answers import reading
+from rmqha.client.answers import parsing
 from rmqha.client.consumers.expression import SQL92, TAG, parse_tags
 from rmqha.client.consumers.message import Message, MessageView
 from rmqha.client.heartbeat import CALL_TIMEOUT_MS, Heartbeats
@@ -73,11 +73,11 @@ class ConsumerMembership:
         raise UnreachableError(f"no broker tells the members of group {self._group}: {reason}")
 
     async def heartbeat(self, route: TopicRoute) -> None:
-        """To all replicas: a slave that becomes master must know the members already."""
+        """Send a heartbeat to all replicas: a slave that becomes master must know the members already."""
         await self._heartbeats.beat(route, self._body)
 
     def forget(self, address: str) -> None:
-        """The connection is gone: the broker there must hear of this member anew."""
+        """Forget that the broker at `address` knows this member: its connection is gone."""
         self._heartbeats.forget(address)
 
     def _body(self) -> dict[str, Any]:
@@ -124,8 +124,8 @@ def send_back_fields(message: Message | MessageView, delay_level: int) -> dict[s
 
 
 def _client_ids(body: bytes, address: str) -> list[str]:
-    """Raises RemoteProtocolError."""
-    with reading(address, "the list of a consumer group's members"):
+    """Client ids in the list of a group's members. Raises RemoteProtocolError."""
+    with parsing(address, "the list of a consumer group's members"):
         ids = loads(body)["consumerIdList"]
         if not isinstance(ids, list):
             raise TypeError("no list")

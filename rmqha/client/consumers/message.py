@@ -52,9 +52,9 @@ _RETRY_TOPIC = PROPERTY_RETRY_TOPIC.encode()
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """`body` is decompressed. `msg_id` is the producer's UNIQ_KEY, the same for all copies that a retry made;
-    `offset_msg_id` names the one stored record. A message that comes again after `Consumer.retry` has the topic that
-    it was sent to."""
+    """A message with everything decoded. `body` is decompressed. `msg_id` is the producer's UNIQ_KEY, the same for all
+    copies that a retry made; `offset_msg_id` names the one stored record. A message that comes again after
+    `Consumer.retry` has the topic that it was sent to."""
 
     topic: str
     broker_name: str
@@ -144,7 +144,7 @@ class MessageView:
 
     @property
     def body(self) -> memoryview | bytes:
-        """Raises as `decompress`."""
+        """The body, decompressed. Raises as `decompress`."""
         _, sys_flag, _, _, at, size, _, _, _, _, _ = self._parts
         view = self._batch.buffer[at : at + size]
         return decompress(view, sys_flag, self._batch.max_body_bytes) if sys_flag & SYS_FLAG_COMPRESSED else view
@@ -162,7 +162,7 @@ class MessageView:
 
     @property
     def raw_properties(self) -> bytes:
-        """`name 0x01 value 0x02` for each, as stored."""
+        """Properties as stored: `name 0x01 value 0x02` for each."""
         at, size = self._parts[8:10]
         return bytes(self._batch.buffer[at : at + size])
 
@@ -243,7 +243,7 @@ class MessageView:
 
 
 class _Member(MessageView):
-    """A message of a record that holds several. What is not its own is the record's."""
+    """A message of a record that holds several. Fields that it does not have itself are the record's."""
 
     __slots__ = ("_body", "_properties", "_queue_offset")
 
@@ -285,8 +285,8 @@ class _Member(MessageView):
 
 
 class _Unreadable(MessageView):
-    """A record that cannot be read, or its members cannot, as one message: it is told where it is read. An answer that
-    raised would be asked for again without end, and what stands beside it would be lost."""
+    """A record that cannot be read, or whose members cannot, as one message: `body` and `message()` raise the error. If
+    decoding the answer raised it, the answer would be asked for without end, and its other messages would be lost."""
 
     __slots__ = ("_error",)
 
@@ -310,7 +310,7 @@ class _Unreadable(MessageView):
 
 
 class _Damaged(_Unreadable):
-    """Bytes in the place of a record. Places are read from where a record has them, and may be damaged too."""
+    """Bytes in the place of a record. Its offsets are read from where a record has them, and may be damaged too."""
 
     __slots__ = ("size_bytes",)
 
@@ -328,8 +328,8 @@ class _Damaged(_Unreadable):
 
 
 class MessageBatch(Sequence[MessageView]):
-    """The wanted messages of one pull's answer, in the order of their queue. `len`, an index and a loop decode nothing
-    but what is asked of each view; `messages()` decodes all."""
+    """The wanted messages of one pull's answer, in the order of their queue. `len`, an index and a loop decode only the
+    fields that are used of each view; `messages()` decodes all."""
 
     __slots__ = ("_views", "broker_name", "buffer", "is_cut", "is_retry", "max_body_bytes", "read_to")
 
@@ -388,7 +388,7 @@ class MessageBatch(Sequence[MessageView]):
         return whole
 
     def messages(self) -> list[Message]:
-        """Raises as `decompress`."""
+        """All messages, decoded. Raises as `decompress`."""
         return [view.message() for view in self._views]
 
     def topic_of(self, stored_topic: str, properties: bytes | memoryview) -> str:
@@ -429,7 +429,8 @@ class MessageBatch(Sequence[MessageView]):
         return views
 
     def _damaged(self, at: int, error: BadRecordError) -> _Damaged:
-        """The record at `at`: as long as it says if that leads to another one or to the end, else all the rest."""
+        """The damaged record at `at`: of the size that it names if that leads to another record or to the end, else all
+        the rest."""
         rest_bytes = len(self.buffer) - at
         size = rest_bytes
         if rest_bytes >= MIN_RECORD_BYTES:

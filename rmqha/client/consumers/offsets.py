@@ -22,11 +22,11 @@ class Offsets(Protocol):
     """The committed offset of each queue: the next message to read."""
 
     async def load(self, queue: MessageQueue) -> int | None:
-        """None if nothing has been committed. Raises RmqhaError."""
+        """The committed offset; None if nothing has been committed. Raises RmqhaError."""
         ...
 
     async def store(self, queue: MessageQueue, offset: int) -> None:
-        """Raises RmqhaError."""
+        """Commit an offset. Raises RmqhaError."""
         ...
 
     def close(self) -> None:
@@ -54,16 +54,16 @@ class BrokerOffsets:
         await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, {"commitOffset": str(offset)})
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is held."""
 
 
 class FileOffsets:
-    """In one file of our own (a sidecar: CBOR with version and checksum), replaced durably at each commit. One reader
-    holds it at a time."""
+    """Offsets in one file of our own (a sidecar: CBOR with version and checksum), replaced durably at each commit. One
+    reader holds it at a time."""
 
     def __init__(self, path: str | os.PathLike[str], group: str) -> None:
-        """Raises UsageError if the file cannot be had, another reader has it or it is another group's, StoreError if it
-        is of a newer release."""
+        """Open and lock the file. Raises UsageError if it cannot be opened, another reader holds it or it is another
+        group's, StoreError if it is of a newer release."""
         from rmqha.host.disk import HostDisk
 
         where = Path(path).absolute()
@@ -122,5 +122,5 @@ def _entries(where: Path, fields: Mapping[str, Any]) -> dict[tuple[str, str, int
 
 
 def answered_offset(answer: Command, whose: str) -> int:
-    """Raises RemoteProtocolError, which says who answered."""
+    """The offset in a broker's answer. Raises RemoteProtocolError, which names who answered."""
     return number(answer.ext, "offset", whose, least=0)

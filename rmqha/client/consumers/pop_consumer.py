@@ -1,9 +1,9 @@
 """PopConsumer: messages that a group's members take without owning a queue. Control plane.
 
-Each broker group is asked by a task of its own, with long polling, once the reader has taken what came before: the time
-in which nobody else sees a message begins when it is given. A message counts as done when `ack` returns; until then it
-comes again after its invisible time, whichever replica is master. In order (`ordered`) a queue gives nothing more until
-what it gave is done.
+Each broker group is asked by a task of its own, with long polling, once the reader has taken what came before: a
+message's invisible time begins when it is given. A message counts as done when `ack` returns; until then it comes again
+after its invisible time, whichever replica is master. In order (`ordered`) a queue gives nothing more until what it
+gave is done.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ MAX_POP_COUNT = 32
 HEARTBEAT_MS = 20_000
 RETRY_MS = 1_000
 ROUTE_MS = 5_000
-"""A route is asked for so often, as by `Consumer`: a long poll to a frozen master shows nothing."""
+"""Time (ms) between two requests for a route, as of `Consumer`: a long poll to a frozen master shows nothing."""
 ANSWER_TIMEOUT_MS = 10_000
-"""Time in which `ack`, `nack` and `extend` try again."""
+"""Time (ms) in which `ack`, `nack` and `extend` try again."""
 PAUSE_MS = 50
 _NOTHING = (ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND)
 
@@ -57,7 +57,7 @@ class PoppedMessage:
     receipt: Receipt
     visible_at_ms: int
     delivery_count: int
-    """Number of times that the group was given it, this one included."""
+    """Number of times that the message was given to the group, this one included."""
 
     @property
     def body(self) -> bytes:
@@ -77,8 +77,8 @@ _Found: TypeAlias = "deque[PoppedMessage | _Unreadable]"
 
 
 class PopConsumer:
-    """Async context manager and async iterator of PoppedMessage, which ends with it; one task reads from it, any may
-    acknowledge."""
+    """Pop consumer of a topic. Async context manager and async iterator of PoppedMessage, which ends with it; one task
+    reads from it, any may acknowledge."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class PopConsumer:
         max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
         """`tags`: "*" or "A || B"; `selector`: SQL92 over the properties instead (brokers need enablePropertyFilter).
-        `invisible_ms`: time to work a message off; `count`: messages that are taken at once, 32 at most.
+        `invisible_ms`: time to process a message; `count`: messages that are taken at once, 32 at most.
         `max_body_bytes`: what a compressed body may stand for; a message with more goes to the dead letters.
 
         Raises UsageError for a wrong address, topic, expression or number."""
@@ -128,7 +128,8 @@ class PopConsumer:
         self._last_error = ""
 
     async def __aenter__(self) -> PopConsumer:
-        """Raises UnreachableError if no name server answers, RemoteError (17) if none knows the topic."""
+        """Open the consumer. Raises UnreachableError if no name server answers, RemoteError (17) if none knows the
+        topic."""
         await self._session.__aenter__()
         try:
             await self._routes.get(self._topic)
@@ -162,15 +163,15 @@ class PopConsumer:
 
     @overload
     async def receive(self, *, wait: Literal[True] = True) -> PoppedMessage:
-        """Wait for what comes next."""
+        """Wait for the next message."""
 
     @overload
     async def receive(self, *, wait: bool) -> PoppedMessage | None:
-        """Give None without `wait` if nothing has come."""
+        """Return None without `wait` if no message has come."""
 
     async def receive(self, *, wait: bool = True) -> PoppedMessage | None:
         """The next message; waits as long as it takes, so bound it with `trio.move_on_after`. Without `wait` None if
-        none has come yet. One whose time was over before it was asked for is left out: it comes again.
+        none has come yet. A message whose time was over before it was asked for is left out: it comes again.
 
         Raises UsageError if its body needs a library that is not installed, RemoteProtocolError if it does not
         decompress or is damaged: the next call gives the next message, and this one comes again after its time.
@@ -192,28 +193,29 @@ class PopConsumer:
                 return None
 
     def _put_back(self, message: PoppedMessage | None) -> None:
-        """Give it next, while its time lasts: a caller that gave up has not got it."""
+        """Let the message be the next, while its time lasts: a caller that gave up has not got it."""
         if message is not None:
             self._found.appendleft(message)
             self._counts["received"] -= 1
 
     async def ack(self, message: PoppedMessage) -> None:
-        """Say that it is done; answered once the group's ack rule holds it. Raises RemoteError, or UnreachableError if
-        no master has answered within ANSWER_TIMEOUT_MS: it may come again then."""
+        """Acknowledge the message; answered once the group's ack rule holds that. Raises RemoteError, or
+        UnreachableError if no master has answered within ANSWER_TIMEOUT_MS: it may come again then."""
         await self._tell(RequestCode.ACK_MESSAGE, message, {})
         self._counts["acked"] += 1
 
     async def nack(self, message: PoppedMessage, *, delay_ms: int = 0) -> None:
-        """Give it back: it comes again in `delay_ms`. Raises as `ack`."""
+        """Give the message back: it comes again in `delay_ms`. Raises as `ack`."""
         await self.extend(message, delay_ms)
 
     async def dead_letter(self, message: PoppedMessage) -> None:
-        """Put it to the group's dead letters (%DLQ%<group>) and say that it is done. Raises as `ack`."""
+        """Put the message to the group's dead letters (%DLQ%<group>) and acknowledge it. Raises as `ack`."""
         await self._to_dead_letters(message.message)
         await self._tell(RequestCode.ACK_MESSAGE, message, {})
 
     async def extend(self, message: PoppedMessage, invisible_ms: int) -> None:
-        """Keep it for `invisible_ms` from now on. Raises as `ack`; it may come twice then."""
+        """Keep the message invisible to others for `invisible_ms` from now on. Raises as `ack`; it may come twice
+        then."""
         if invisible_ms < 0:
             raise UsageError(f"{invisible_ms} ms: a time is not negative")
         ext = {"invisibleTime": str(invisible_ms)}
@@ -268,7 +270,7 @@ class PopConsumer:
                 await self._routes.recover(self._topic, backoff)
 
     async def _master(self, broker_name: str) -> str:
-        """Raises UnreachableError."""
+        """Address of the group's master. Raises UnreachableError."""
         route = await self._routes.get(self._topic)
         address = route.master(broker_name)
         if address is None:
@@ -278,7 +280,7 @@ class PopConsumer:
     async def _ask(
         self, broker_name: str, address: str, command: Command, timeout_ms: int = CALL_TIMEOUT_MS
     ) -> Command:
-        """Raises UnreachableError, RemoteError."""
+        """Ask the broker at `address` once. Raises UnreachableError, RemoteError."""
         command.ext["bname"] = broker_name
         answer = await self._session.remoting.call(address, command, timeout_ms)
         if answer.code == ResponseCode.SUCCESS or (command.code == RequestCode.POP_MESSAGE and answer.code in _NOTHING):
@@ -297,7 +299,7 @@ class PopConsumer:
 
     # --- pops ---------------------------------------------------------------------------------------------------------
     async def _keep_asking(self) -> None:
-        """A task for each broker group of the topic, and heartbeats by which operators see this member."""
+        """Run a task for each broker group of the topic, and the heartbeats by which operators see this member."""
         while True:
             wait_ms = HEARTBEAT_MS
             try:
@@ -316,7 +318,7 @@ class PopConsumer:
                 await self._routes.wait_changed()
 
     async def _watch_routes(self) -> None:
-        """Give up the pops that wait at who is no longer master, as soon as the route says so."""
+        """Give up the pops that wait at a broker that is no longer master, as soon as the route says so."""
         while True:
             await self._routes.wait_changed()
             route = self._routes.cached(self._topic)
@@ -384,9 +386,9 @@ class PopConsumer:
         return await self._taken(broker_name, answer) if answer.code == ResponseCode.SUCCESS else deque()
 
     async def _taken(self, broker_name: str, answer: Command) -> _Found:
-        """The messages of an answer. What nobody here will read is done with: one whose tag has the hash of another
-        tag, and one that stands for too many bytes, which goes to the dead letters. In order what stands behind one
-        that cannot be read is not given: that one comes again first. Raises RemoteProtocolError."""
+        """The messages of an answer. Those that are not for this consumer are acknowledged: one whose tag has the hash
+        of another tag, and one that stands for too many bytes, which goes to the dead letters. In order, messages
+        behind one that cannot be read are not given: that one comes again first. Raises RemoteProtocolError."""
         kept_ms = _now_ms() + self._invisible_ms
         batch = MessageBatch(broker_name, answer.body, max_body_bytes=self._max_body_bytes)
         receipts = Receipts(answer, broker_name)
@@ -420,7 +422,8 @@ class PopConsumer:
         return found
 
     async def _done_with(self, view: MessageView, receipt: Receipt, *, is_dead: bool = False) -> None:
-        """Acknowledge what nobody here will read. If the broker refuses it comes again, and the others are given."""
+        """Acknowledge a message that is not for this consumer. If the broker refuses, it comes again, and the others
+        are given."""
         try:
             if is_dead:
                 await self._to_dead_letters(view)
@@ -449,7 +452,7 @@ class Receipts:
         self._answer = answer
         self._broker_name = broker_name
         self._starts: dict[tuple[str, int], int] = {}
-        """By kind of topic and queue."""
+        """First queue offset of the pop, by kind of topic and queue."""
         self._counts: dict[str, int] = {}
         """In order, by queue or message: how often it was given before."""
         for kind, queue_id, start in self._words("startOffsetInfo"):
@@ -476,7 +479,7 @@ class Receipts:
         return Receipt(start, pop_ms, invisible_ms, revive_id, kind, *queue)
 
     def count_of(self, view: MessageView) -> int:
-        """Number of times that the group was given it, this one included."""
+        """Number of times that the message was given to the group, this one included."""
         before = self._counts.get(f"qo{view.queue_id}%{view.queue_offset}")
         return 1 + max(view.reconsume_times, self._counts.get(str(view.queue_id), 0) if before is None else before)
 

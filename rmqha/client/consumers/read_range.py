@@ -12,7 +12,7 @@ from rmqha.model.code import RequestCode
 @dataclass(frozen=True, slots=True)
 class ReadRange:
     """The part of a topic that a standalone consumer reads: one queue or all (None), from a time (ms since 1970) or an
-    offset on, else from where it starts anyway. `known`: where queues go on that were read before."""
+    offset on, else from its usual start. `known`: offsets at which queues go on that were read before."""
 
     queue: MessageQueue | None = None
     since_ms: int | None = None
@@ -21,7 +21,7 @@ class ReadRange:
 
 
 def first_offset_request(read_range: ReadRange) -> tuple[RequestCode, dict[str, str]]:
-    """The question for a queue's first offset, and its fields beside those that name the queue."""
+    """The request for a queue's first offset, and its fields beside those that name the queue."""
     if read_range.since_ms is not None:
         return RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, {"timestamp": str(read_range.since_ms)}
     return RequestCode.GET_MIN_OFFSET, {}

@@ -1,8 +1,8 @@
 """Many sends in batches (request 320), in order where order was asked for. Data plane.
 
-No message waits for company: what has gathered while the requests under way were answered goes out together, so a slow
-source is sent one by one and a fast one in full batches. Messages of one lane (ordering key or queue) have one request
-under way at a time; all others share their topic's line.
+No message waits for others: those that have gathered while the requests under way were answered go out together, so a
+slow source is sent one by one and a fast one in full batches. Messages of one lane (ordering key or queue) have one
+request under way at a time; all others of a topic share one lane.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rmqha.model.code import ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UsageError
 
 MAX_BATCH_BYTES = 1024 * 1024
-"""A batch takes no further message beyond it; brokers take 4 MiB."""
+"""Size above which a batch takes no further message; brokers take 4 MiB."""
 
 Item = tuple[int, OutgoingMessage]
 Lane = tuple[str, str | int | None]
@@ -41,7 +41,7 @@ class BatchPipeline:
         compresses: bool,
     ) -> None:
         """`check_open` raises UsageError once the producer is closed: no further message is taken then. `compresses`:
-        long bodies are, so they go alone; a batch is not."""
+        long bodies are compressed, so they go alone; a batch is not compressed."""
         self._send_one = send_one
         self._send_parts = send_parts
         self._unique_key = unique_key
@@ -63,7 +63,8 @@ class BatchPipeline:
     async def run(
         self, messages: Iterable[OutgoingMessage] | AsyncIterable[OutgoingMessage], window: int, batch: int
     ) -> SendTally:
-        """Raises UsageError for a window below `batch`, and what the application raises."""
+        """Send all `messages`, at most `window` at a time, at most `batch` in a request. Raises UsageError for a window
+        below `batch`, and what the application raises."""
         if not 1 < batch <= window:
             raise UsageError(f"a window of {window} messages does not hold batches of {batch}")
         async with trio.open_nursery() as nursery:
@@ -135,7 +136,7 @@ class BatchPipeline:
             self._room.set()
 
     def _done(self, lane: Lane) -> None:
-        """The lane's next messages may go."""
+        """Note that the lane's request has ended: its next messages may go."""
         if self._lines[lane]:
             self._ready.append(lane)
         else:
@@ -143,7 +144,7 @@ class BatchPipeline:
         self._wake()
 
     async def _send_items(self, items: list[Item]) -> None:
-        """In their order, in as few requests as they allow."""
+        """Send the items in their order, in as few requests as they allow."""
         together: list[tuple[Item, bytes, str]] = []
         size_bytes = 0
         for item in items:

@@ -1,4 +1,4 @@
-"""Hedge against a master that says nothing more: a try is given up once its group has another master. Control plane.
+"""Hedge against a master that stops answering: a try is given up once its group has another master. Control plane.
 
 A broker that hands its mastership over holds sends and passes them on, so it is asked first (52035): a send that it
 holds will be answered, and would be stored twice if it went to the new master as well. A broker that has not answered
@@ -21,7 +21,7 @@ from rmqha.wire.command import Command
 
 CHECK_MS = 250
 OVERDUE_MS = 500
-"""A try without an answer for this long makes the hedge look for another master, and ask its broker."""
+"""Time (ms) without an answer after which the hedge searches another master, and asks the try's broker."""
 SILENT_MS = 1_000
 ASK_TIMEOUT_MS = 5_000
 
@@ -48,22 +48,22 @@ class HedgedRequest:
     started: float
     scope: trio.CancelScope
     has_moved: bool = False
-    """True if its group had another master when the hedge last looked."""
+    """True if its group had another master at the hedge's last check."""
     given_up: bool = False
 
 
 class Hedge:
-    """`tries` is the producer's to fill."""
+    """Watch over the tries of one producer, which fills `tries`."""
 
     def __init__(self, routes: Routes, remoting: BrokerCaller) -> None:
         self.tries: set[HedgedRequest] = set()
         self._routes = routes
         self._remoting = remoting
         self._asked: dict[str, float] = {}
-        """By address: since when its answer is waited for."""
+        """Time at which a broker was asked that has not answered yet, by address."""
 
     async def run(self) -> None:
-        """Look each CHECK_MS, without end."""
+        """Check all tries each CHECK_MS, without end."""
         async with trio.open_nursery() as nursery:
             while True:
                 await trio.sleep(CHECK_MS / 1000)
@@ -95,7 +95,8 @@ class Hedge:
         return [item for item in self.tries if item.has_moved and item.address == address]
 
     async def _ask(self, address: str) -> None:
-        """Give up what had moved before the question: since then the broker may have begun to hold sends."""
+        """Ask a broker whether it holds sends; if not, give up the tries whose group had moved before the question:
+        since then the broker may have begun to hold sends."""
         moved = self._moved(address)
         try:
             answer = await self._remoting.call(address, Command(RequestCode.RMQHA_HOLDS_SENDS), ASK_TIMEOUT_MS)

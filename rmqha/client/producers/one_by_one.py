@@ -1,5 +1,5 @@
-"""A few messages sent one after the other over any client, before a producer is there: a producer needs an event loop,
-which costs more than all the rest of a short command. Control plane."""
+"""Sends of a few messages, one after the other, without a producer: that needs an event loop, which costs more than all
+the rest of a short command. Control plane."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rmqha.model.identity import parse_address
 from rmqha.model.message import UniqueKeys
 
 FEW = 16
-"""Count of messages up to which an attempt without a producer, which sends many at once, is worth it."""
+"""Number of messages up to which they are tried without a producer, which sends many at once."""
 ANSWER_MS = 3_000
 
 
@@ -37,7 +37,7 @@ class Unsent:
     copies_possible: int = 0
 
     def whole(self, result: SendResult) -> SendResult:
-        """The result of the first one, with the tries that were before."""
+        """The result of the first message, with the tries before it added."""
         copies = result.copies_possible + self.copies_possible
         return replace(result, tries=result.tries + self.tries, copies_possible=copies)
 
@@ -51,9 +51,9 @@ async def send_one_by_one(
     *,
     require_ok: bool,
 ) -> Unsent:
-    """Send one after the other, each once. The first that is not acknowledged, with the id it was sent with, and those
-    behind it are left; so is what has to wait for a queue of its own, and all for a topic that there is not. Raises
-    UsageError for what no broker takes, UnreachableError if no name server answers."""
+    """Send the messages one after the other, each once. The rest is returned from the first one on that is not
+    acknowledged, which keeps its id, or that has to wait for its own queue; all of them for an unknown topic. Raises
+    UsageError for a message that no broker takes, UnreachableError if no name server answers."""
     async with open_client() as client:
         try:
             route = await _route(client, namesrv, messages[0].topic)
@@ -99,7 +99,7 @@ async def _route(client: Caller, namesrv: str, topic: str) -> TopicRoute:
 
 
 def _local_host(namesrv: str) -> bytes:
-    """The address of this machine towards the name server, as ids of messages carry it. Nothing is sent."""
+    """The IP address that this machine uses towards the name server, as ids of messages carry it. Nothing is sent."""
     host, port = parse_address(name_servers(namesrv)[0])
     try:
         family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]

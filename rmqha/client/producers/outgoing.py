@@ -1,4 +1,4 @@
-"""A message on its way to a broker: what the application gives, and the request it becomes. Data plane.
+"""A message on its way to a broker: as the application gives it, and the request for it. Data plane.
 
 The properties, the short header names and the compression are those of the Java client (formats: request 310 and 320).
 """
@@ -32,7 +32,7 @@ COMPRESS_OVER_BYTES = 4096
 MAX_BODY_BYTES = 4 * 1024 * 1024
 _RESERVED = (PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY, PROPERTY_WAIT)
 _UNHEARD_IN_BATCHES = frozenset((PROPERTY_DELAY, *TIMER_PROPERTIES, PROPERTY_PRIORITY, PROPERTY_TRANSACTION_PREPARED))
-"""Properties that brokers act on, but not on those of a batch's messages: those are stored as they are."""
+"""Properties that brokers obey in a single message, but not in a batch's: there they are only stored."""
 _BATCH_HEAD = struct.Struct(">iiiii")
 _BATCH_PROPERTIES = struct.Struct(">h")
 
@@ -41,8 +41,8 @@ _BATCH_PROPERTIES = struct.Struct(">h")
 class OutgoingMessage:
     """A message as an application sends it. `keys`: several are joined by one space. `key`: the ordering key, whose
     hash picks the queue; `queue_id` picks it directly (of the first group that has it). Without either the queues take
-    turns. `unique_key`: the UNIQ_KEY, for who may send the same message again and wants that known; else the client
-    makes one."""
+    turns. `unique_key`: the UNIQ_KEY, given by a caller that may send the same message again, so that copies are
+    recognised; "": the client makes one."""
 
     topic: str
     body: bytes
@@ -55,19 +55,19 @@ class OutgoingMessage:
 
     @property
     def lane(self) -> tuple[str, str | int] | None:
-        """Messages of one lane are stored in the order they were given; None promises nothing."""
+        """The message's lane: messages of one lane are stored in the order in which they were given; None: no order."""
         if self.key is not None:
             return self.topic, self.key
         return None if self.queue_id is None else (self.topic, self.queue_id)
 
     @property
     def unheard_in_batches(self) -> str:
-        """A property that brokers pass over if the message is in a batch; "" if it has none."""
+        """A property that brokers ignore if the message is in a batch; "" if it has none."""
         return min(_UNHEARD_IN_BATCHES & self.properties.keys(), default="")
 
 
 def check_body(topic: str, body: object) -> None:
-    """Raise UsageError unless a body is bytes: who does not check types passes others."""
+    """Raise UsageError unless a body is bytes: a caller without type checks may pass others."""
     if isinstance(body, bytes | bytearray):
         return
     if isinstance(body, memoryview):
@@ -129,7 +129,7 @@ def message_properties(message: OutgoingMessage, unique_key: str) -> bytes:
 
 
 class Outgoing:
-    """One request and where it may go; `request` may be called again for each try."""
+    """The request for one message, and the queues that it may go to; `request` may be called again for each try."""
 
     __slots__ = ("body", "code", "ext", "key", "queue_id", "topic", "unique_key")
 
@@ -170,7 +170,7 @@ class Outgoing:
 
     @property
     def pinned(self) -> bool:
-        """True if it must wait for its own queue."""
+        """True if the message must wait for its own queue."""
         return self.key is not None or self.queue_id is not None
 
     def request(self, queue: MessageQueue) -> Command:

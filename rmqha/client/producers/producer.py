@@ -81,7 +81,8 @@ class _Plan:
 
 
 class Producer:
-    """Async context manager; any number of tasks may send at the same time over one connection per broker."""
+    """Producer of messages. Async context manager; any number of tasks may send at the same time over one connection
+    per broker."""
 
     def __init__(
         self,
@@ -154,9 +155,10 @@ class Producer:
         return await self.send_message(message, timeout_ms=timeout_ms, require_ok=require_ok)
 
     async def recall(self, handle: str, *, timeout_ms: int = SEND_TIMEOUT_MS) -> str:
-        """Take back a message that waits for its time; its id. `handle`: the `recall_handle` of its send's result.
+        """Take back a message that waits for its time, and return its id. `handle`: the `recall_handle` of its send's
+        result.
 
-        Once it returns the message is not delivered any more; it says nothing of a message that there was not. Raises
+        Once the call returns the message is not delivered any more; no error tells that there was no such one. Raises
         UsageError for what is no handle, RemoteError for a broker that refuses (604: its time has come, 16: its
         recallMessageEnable is false) or has not confirmed in time, UnreachableError if no answer came."""
         return await recall(self._routes, self._remoting, self._group, handle, timeout_ms)
@@ -231,8 +233,8 @@ class Producer:
         stored in the order given (a copy of a batch that a lost answer left follows it as a whole); one that fails for
         good leaves a gap and the next goes on. `timeout_ms` counts per message from its first try. Never raises for a
         message; UsageError for a window below 1 or below `batch`, where the producer is not open, and once it is closed
-        meanwhile: then no further message is taken. What `messages`
-        raises is raised once all before it have been reported; what `on_result` raises ends the sending at once."""
+        meanwhile: then no further message is taken. What `messages` raises is raised once all before it have been
+        reported; what `on_result` raises ends the sending at once."""
         check_open = self._session.check_open
         check_open()
 
@@ -264,7 +266,7 @@ class Producer:
     # -- one message -----------------------------------------------------------------------------------------------
 
     def _unique_key(self) -> str:
-        """Raises UsageError where the producer was not opened."""
+        """A new UNIQ_KEY. Raises UsageError where the producer was not opened."""
         if self._unique_keys is None:
             raise self._session.not_open()
         return self._unique_keys.make(_wall_ms())
@@ -358,7 +360,8 @@ class Producer:
         route: TopicRoute,
         progress: _Progress,
     ) -> SendResult | None:
-        """A result, None to try again, or RemoteError or RemoteProtocolError if trying again cannot help."""
+        """The result that an answer stands for, None to try again. Raises RemoteError or RemoteProtocolError if trying
+        again cannot help."""
         status = STATUS_OF_CODE.get(answer.code)
         if status is not SendStatus.SEND_OK:
             progress.failure = RemoteError(answer.code, answer.remark or "", address)

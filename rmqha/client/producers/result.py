@@ -36,8 +36,9 @@ NOTHING_WRITTEN = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.NO_PERMISSIO
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """`msg_id` is the UNIQ_KEY, `offset_msg_id` the broker's (several joined by commas for a batch). `tries` counts
-    requests; `copies_possible` those of the earlier ones that may have been stored too."""
+    """Result of a send. `msg_id` is the UNIQ_KEY, `offset_msg_id` the broker's id (several joined by commas for a
+    batch). `tries` counts requests; `copies_possible` counts earlier requests whose message may have been stored
+    too."""
 
     status: SendStatus
     msg_id: str
@@ -48,7 +49,7 @@ class SendResult:
     tries: int
     copies_possible: int
     recall_handle: str = ""
-    """By this `Producer.recall` takes back a message that waits for its time; "" for any other."""
+    """Handle by which `Producer.recall` takes back a message that waits for its time; "" of any other message."""
 
     @property
     def duplicate_possible(self) -> bool:
@@ -66,7 +67,7 @@ def result_of(
     tries: int,
     copies_possible: int,
 ) -> SendResult:
-    """The result that the answer of the broker at `address` to a send to `queue` tells. Raises RemoteProtocolError."""
+    """The result of a send to `queue`, by the answer of the broker at `address`. Raises RemoteProtocolError."""
     ext = answer.ext
     return SendResult(
         status,
@@ -83,8 +84,9 @@ def result_of(
 
 @dataclass(slots=True)
 class SendTally:
-    """Counts of what `send_many` did. `retried` counts acknowledged messages, `duplicates_possible` the further copies
-    of them that lost answers and weaker ones may have left in the log: several for a message that was tried often."""
+    """Counts of one `send_many`. `retried` counts acknowledged messages that were tried again, `duplicates_possible`
+    the further copies that lost answers, and those of another status, may have left in the log: several for one
+    message."""
 
     sent: int = 0
     acknowledged: int = 0

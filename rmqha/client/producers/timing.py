@@ -1,4 +1,4 @@
-"""Messages that come later: the property by which a message names its time, and taking one back. Data plane."""
+"""Delayed messages: the property by which a message names its time, and the recall of one. Data plane."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NOT_NOW = frozenset(
         ResponseCode.SLAVE_NOT_AVAILABLE,
     )
 )
-"""Answers after which a recall is asked for again: twice does no harm."""
+"""Answers after which a recall is tried again: recalling twice does no harm."""
 
 
 class _Routes(Protocol):

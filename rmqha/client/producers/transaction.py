@@ -1,8 +1,8 @@
-"""Transactions: a message that consumers see only if the application's own transaction came to pass. Data plane.
+"""Transactions: messages that consumers see only if the application's own transaction committed. Data plane.
 
-Life: the half message is stored, seen by nobody → the application does its part → commit or rollback (37). Where that
-is not said, or is lost, a broker asks (39) a member of the producer's group, by any of its connections, and again until
-it is told. So only `check`, which looks up what the application's transaction came to, decides in the end.
+Life: the half message is stored, seen by nobody → the application does its part → commit or rollback (37). If that is
+not sent, or is lost, a broker asks (39) a member of the producer's group, by any of its connections, and again until
+it is answered. So only `check`, which looks up the outcome of the application's transaction, decides in the end.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from rmqha.wire.command import Command
 HEARTBEAT_CHECK_S = 1.0
 CLOSE_TIMEOUT_MS = 3_000
 MAX_CHECK_COUNT = 64
-"""Questions worked on at a time. A broker asks again what is passed over."""
+"""Most checks that run at a time. A broker asks again for a check that is passed over."""
 _FINAL = frozenset(
     (ResponseCode.MESSAGE_ILLEGAL, ResponseCode.ILLEGAL_OPERATION, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 )
@@ -49,7 +49,7 @@ _log = logging.getLogger("rmqha.client")
 
 
 class Outcome(IntEnum):
-    """Outcome of an application's transaction; UNKNOWN is asked again."""
+    """Outcome of an application's transaction; after UNKNOWN the broker asks again."""
 
     UNKNOWN = 0
     COMMIT = SYS_FLAG_TRANSACTION_COMMIT
@@ -63,8 +63,8 @@ class Transaction:
     """Async context manager around the application's own transaction. Entering stores the half message; leaving
     commits, or rolls back after `rollback()`.
 
-    An exception that leaves the block decides nothing, since a transaction may fail to answer and yet have come to
-    pass: the brokers ask `check` later. The same holds for an end that no broker confirmed (`confirmed` is False then).
+    An exception that leaves the block decides nothing, since a transaction may fail to answer and yet have committed:
+    the brokers ask `check` later. The same holds for an end that no broker confirmed (`confirmed` is False then).
     """
 
     def __init__(self, producer: TransactionProducer, message: OutgoingMessage, timeout_ms: int) -> None:
@@ -97,8 +97,8 @@ class Transaction:
         self._outcome = Outcome.UNKNOWN
 
     async def __aenter__(self) -> Transaction:
-        """Raises as `Producer.send`; then the application must not begin. (Should the half message be stored all the
-        same, `check` is asked about it.)"""
+        """Store the half message. Raises as `Producer.send`; then the application must not begin. (If the half message
+        was stored all the same, `check` is asked about it.)"""
         if self._half is not None:
             raise UsageError("a transaction is used once")
         self._half = await self._producer.prepare(self._message, self._timeout_ms)
@@ -127,9 +127,9 @@ class TransactionProducer(Producer):
         compression: str | None = "zlib",
         security: Security | None = None,
     ) -> None:
-        """`check(message)` says what a transaction came to, of this process or of another member of `group`, alive or
-        dead; an exception is logged (`rmqha.client`) and counts as UNKNOWN. `topics`: those whose brokers may ask from
-        the start on; others may after the first transaction for them. Raises as Producer."""
+        """`check(message)` returns the outcome of a transaction of this process or of another member of `group`, alive
+        or dead; an exception is logged (`rmqha.client`) and counts as UNKNOWN. `topics`: topics whose brokers may ask
+        from the start on; others may after the first transaction for them. Raises as Producer."""
         if not group:
             raise UsageError("a producer of transactions needs the name of its group")
         for topic in topics:
@@ -157,12 +157,12 @@ class TransactionProducer(Producer):
         await super().__aexit__(kind, error, trace)
 
     def transaction(self, message: OutgoingMessage, *, timeout_ms: int = SEND_TIMEOUT_MS) -> Transaction:
-        """`async with producer.transaction(message) as transaction: ...`. `timeout_ms` bounds the entering, and again
-        the leaving."""
+        """Context manager of one transaction: `async with producer.transaction(message) as transaction: ...`.
+        `timeout_ms` bounds the entering, and again the leaving."""
         return Transaction(self, message, timeout_ms)
 
     async def prepare(self, message: OutgoingMessage, timeout_ms: int = SEND_TIMEOUT_MS) -> SendResult:
-        """Store the half message; who calls it also calls `end`. Raises as `send`, UsageError for a delayed message."""
+        """Store the half message; the caller must call `end`. Raises as `send`, UsageError for a delayed message."""
         if PROPERTY_DELAY in message.properties:
             raise UsageError(f"a message for topic {message.topic} has a delay, and a transaction takes none")
         check_message(message)
@@ -175,9 +175,9 @@ class TransactionProducer(Producer):
         return await self._deliver(self._outgoing(half, SYS_FLAG_TRANSACTION_PREPARED), timeout_ms, require_ok=True)
 
     async def end(self, half: SendResult, topic: str, outcome: Outcome, timeout_ms: int = SEND_TIMEOUT_MS) -> bool:
-        """Tell the master how it ended, through a failover; True once it has said that this is stored. False: a broker
-        will ask. What brokers said instead is `last_error`, not raised. Raises UsageError for UNKNOWN, for a half
-        message that says no place, and where the producer is not open."""
+        """Tell the master the outcome, through a failover. True once the outcome is stored; False: a broker will ask,
+        and its refusal is in `last_error`, not raised. Raises UsageError for UNKNOWN, for a half message without a
+        place, and where the producer is not open."""
         if outcome is Outcome.UNKNOWN:
             raise UsageError("an end must be COMMIT or ROLLBACK")
         try:
@@ -237,7 +237,7 @@ class TransactionProducer(Producer):
         return None
 
     async def _answer(self, address: str, command: Command) -> None:
-        """To the broker that asked: its half message is the one that is meant."""
+        """Answer a broker's check at the broker that asked, whose half message is meant."""
         try:
             confirmed = await self._look_up(address, command)
         except RmqhaError as error:
@@ -269,7 +269,7 @@ class TransactionProducer(Producer):
         self._heartbeats.forget(address)
 
     async def _keep_known(self) -> None:
-        """Every replica of the topics knows that this client can be asked."""
+        """Send heartbeats, so that every replica of the topics knows that this client can be asked."""
         while True:
             for topic in sorted(self._topics):
                 try:
@@ -288,7 +288,7 @@ class TransactionProducer(Producer):
     def _end_fields(
         self, topic: str, msg_id: str, outcome: Outcome, asked: dict[str, str] | None = None
     ) -> dict[str, str]:
-        """Fields of request 37, but for the place unless `asked` has it."""
+        """Fields of request 37; with the place only if `asked` has it."""
         asked = asked or {}
         fields = {
             "topic": topic,
