@@ -1,8 +1,8 @@
-"""Control plane: the epoch history of a store or of an epoch file alone, seen offline; and two of them compared.
+"""Control plane: the epoch history of a store or of an epoch file alone, read offline; and a comparison of two.
 
 Nothing is locked or written. The comparison is the one that a slave makes at its handshake
-(`rmqha.ha.stream.alignment`), with
-what only an observer of both stores knows beside it: the master's first offset and which of the two would be elected.
+(`rmqha.ha.stream.alignment`). Beside it stands what only an observer of both stores knows: the master's first offset,
+and which of the two would be elected.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class ReplicaHistory:
     committed_end: PhyOffset | None
     live: bool
     notes: tuple[str, ...]
-    """Notes on what is not as it should be, each a sentence."""
+    """Sentences on what is not as it should be."""
 
     @property
     def is_empty(self) -> bool:
-        """A log without bytes."""
+        """True of a log without bytes."""
         return self.end_offset == self.min_offset
 
     @property
@@ -46,12 +46,13 @@ class ReplicaHistory:
 
     @property
     def seniority(self) -> tuple[int, int]:
-        """The order in which an election prefers logs: the highest epoch that has bytes, then the longest log."""
+        """Sort key by which an election prefers logs: the highest epoch that has bytes, then the longest log."""
         return (self.history.last.epoch if self.history.last else -1, self.max_offset)
 
 
 def read_history(disk: ReadDisk) -> ReplicaHistory:
-    """UsageError for what is no store, StoreError for an epoch file that cannot be used."""
+    """The history of the store on `disk`. UsageError for what is no store, StoreError for an epoch file that cannot be
+    used."""
     if not disk.is_directory(LOG_DIRECTORY) and disk.exists(BOOT_PATH):
         # a replica of ours that never held a byte
         return ReplicaHistory(disk.label, EpochHistory(), PhyOffset(0), PhyOffset(0), PhyOffset(0), False, ())
@@ -86,7 +87,7 @@ def read_history(disk: ReadDisk) -> ReplicaHistory:
 
 
 def read_history_file(disk: ReadDisk, name: str, end_offset: int | None) -> ReplicaHistory:
-    """The file `name` of `disk` is an epoch file; `end_offset` is where its log ends, if that is known.
+    """The history in the epoch file `name` of `disk`. `end_offset`: where its log ends, if that is known.
 
     UsageError for a file that is none or cannot be read."""
     label = f"{disk.label.rstrip('/')}/{name}"
@@ -122,23 +123,25 @@ def _history(disk: ReadDisk, path: str, notes: list[str]) -> EpochHistory:
 # --- comparison -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Following:
-    """The outcome if one replica followed the other, elected now. `case` places the slave's min and max against
-    the master's log: first digit min, second max; 1 below it, 2 inside it, 3 beyond its end."""
+    """The outcome if one replica followed the other, which was elected now. `case` places the slave's min and max
+    against the master's log: first digit min, second max; 1 below it, 2 inside it, 3 beyond its end."""
 
     case: str
     ap: Alignment
     cp: Alignment
-    """The alignment as `ap`, but nothing that the slave knows to be committed is cut."""
+    """Alignment in CP: as `ap`, but nothing that the slave knows to be committed is cut."""
     cut_bytes: int | None
     """Bytes of an alignment that cuts; None if the slave's end is not known."""
     loses: bool
-    """Bytes would be cut or set aside, or an operator is asked."""
+    """True if bytes would be cut or set aside, or an operator must decide."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
+    """Comparison of two replicas' histories, a and b."""
+
     point: PhyOffset | None
-    """Up to where the two logs agree; None without an epoch entry in common, OPEN_END if both ends are unknown."""
+    """Offset up to which the logs agree; None without an epoch entry in common, OPEN_END if both ends are unknown."""
     b_follows_a: Following
     a_follows_b: Following
     a_is_newer: bool | None
@@ -146,7 +149,7 @@ class Comparison:
 
     @property
     def is_fork(self) -> bool:
-        """True if whoever follows the newer one loses bytes, or cannot follow."""
+        """True if the older one loses bytes by following the newer, or cannot follow."""
         if self.a_is_newer is None:
             return self.b_follows_a.loses or self.a_follows_b.loses
         return (self.b_follows_a if self.a_is_newer else self.a_follows_b).loses
@@ -195,7 +198,7 @@ def _following(slave: ReplicaHistory, master: ReplicaHistory, epoch: Epoch) -> F
 
 
 def case_of(slave: ReplicaHistory, master: ReplicaHistory) -> str:
-    """ "empty", or the two digits of `Following`."""
+    """The `case` of `Following`: two digits, or "empty"."""
     if slave.is_empty:
         return "empty"
     if slave.min_offset >= master.max_offset:

@@ -41,7 +41,8 @@ class FindingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoreFinding:
-    """`path` is relative to the store, `at` a byte in that file (None: the file or directory as a whole)."""
+    """One finding of a check. `path` is relative to the store, `at` a byte in that file (None: the file or directory as
+    a whole)."""
 
     severity: Severity
     kind: FindingKind
@@ -62,7 +63,7 @@ class StoreFinding:
 
 
 class Findings:
-    """Collects, and counts instead of keeping what is too much of one kind in one directory."""
+    """Collection of findings. If one directory has too many of one kind, the rest are counted, not kept."""
 
     KEPT_COUNT = 10
 

@@ -1,7 +1,7 @@
-"""Control plane: a whole store checked, every byte that means something, without writing one.
+"""Control plane: a check of a whole store, of every byte that has a meaning; nothing is written.
 
 One pass of the log checks its records, the queues and the index together; the small files follow. A store in use is
-checked up to what was committed when the check began, and a finding in it counts only if a second look sees the same.
+checked up to what was committed when the check began, and a finding in it counts only if a second check finds it too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ QUEUE_ID_AT = 12
 QUEUE_OFFSET_AT = 20
 
 Progress = Callable[[int, int], None]
-"""(bytes of log done, bytes of log in all)."""
+"""Callback with the bytes of log that are done, and those in all."""
 
 
 class Scope(Enum):
@@ -62,7 +62,7 @@ def check(
     *,
     locked_by_us: bool = False,
 ) -> Report:
-    """UsageError for what is no store or cannot be read."""
+    """Check the store on `disk`. UsageError for what is no store or cannot be read."""
     report = _check_once(disk, scope, progress, locked_by_us)
     if not report.faults or locked_by_us or not (report.store.live or disk.is_locked(LOCK_PATH)):
         return report
@@ -173,7 +173,7 @@ class _Check:
             reader.close()
 
     def _next_file(self, position: int) -> int | None:
-        """The next file that begins with a record: a sector of this one cannot be read."""
+        """Offset of the next file that begins with a record: used if a sector of this one cannot be read."""
         reader = LogReader(self._store.disk, self._store.log.files)
         for piece in self._store.log.files:
             if position < piece.start_offset < self._limit:
@@ -185,7 +185,7 @@ class _Check:
         return None
 
     def _misplaced(self, position: int, found: str, field_name: str = "queueOffset") -> None:
-        """A record that is whole and stands in another place of the queues than it says."""
+        """Note a record that is whole and stands in another place of the queues than it says."""
         path, at = self._reader.where(position)
         at += QUEUE_OFFSET_AT if field_name == "queueOffset" else QUEUE_ID_AT
         advice = (
@@ -209,7 +209,7 @@ class _Check:
         self.report.damage.append((stop.position, resumed))
 
     def _ended(self, stop: Stop) -> None:
-        """Nothing whole stands behind: the log ends here."""
+        """Note that the log ends at `stop`: no whole record stands behind it."""
         if stop.why is StopReason.UNWRITTEN and (not self._store.live or stop.position >= self._limit):
             return
         lost = stop.position < self._store.committed_end
@@ -223,7 +223,7 @@ class _Check:
         self._findings.add(severity, kind, stop.path, stop.at, stop.expected, stop.found, advice)
 
     def _tail(self) -> None:
-        """Behind the end every byte must be zero."""
+        """Check that every byte behind the log's end is zero."""
         end, reader = self.report.end_offset, self._reader
         for piece in self._store.log.files:
             if piece.end_offset <= end:

@@ -1,4 +1,4 @@
-"""Control plane: the IndexFiles against themselves and against the log.
+"""Control plane: checks of the IndexFiles against themselves and against the log.
 
 Source: formats.md §5. Slots and chains follow from the entries, so they are computed again and compared. Entries stand
 in the order of the log: one pass of the log claims them record by record.
@@ -40,7 +40,7 @@ def key_hash(key: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """Entry `number` of the file `path`."""
+    """One entry: `number` in the file `path`, at byte `at`."""
 
     path: str
     number: int
@@ -50,7 +50,7 @@ class IndexEntry:
     seconds: int
     begin_ms: int
     end_ms: int | None
-    """The file's end time, which is that of its last entry's record; None for the other entries."""
+    """End time of the file, for its last entry, whose record must have been stored then; None for the others."""
 
 
 Header = tuple[int, int, int, int, int, int]
@@ -86,8 +86,8 @@ class _BadIndexError(Exception):
 
 
 def slot_counts(file: ReadFile, header: Header) -> Iterator[int]:
-    """Numbers of slots that a file of this content may have: neither number is written down, but the first entry's
-    offset is the header's beginPhyOffset."""
+    """Numbers of slots that a file of this content may have. The file does not say it, but its first entry, behind the
+    slots, has the header's beginPhyOffset."""
     if file.size_bytes == HEADER.size + SLOT_BYTES * DEFAULT_SLOTS + ENTRY.size * 4 * DEFAULT_SLOTS:
         yield DEFAULT_SLOTS
     data = file.read_at(0, file.size_bytes)
@@ -102,8 +102,8 @@ def slot_counts(file: ReadFile, header: Header) -> Iterator[int]:
 
 
 def parse(path: str, file: ReadFile, header: Header, slot_count: int, *, lenient: bool) -> CheckedIndexFile:
-    """`lenient`: entries and slots may be ahead of the header, as after a kill and while a broker runs. Raises
-    _BadIndexError."""
+    """The entries of an index file, whose slots and chains are checked. `lenient`: entries and slots may be ahead of
+    the header, as after a kill and while a broker runs. Raises _BadIndexError."""
     used, count = header[4], header[5]
     entries_at = HEADER.size + SLOT_BYTES * slot_count
     room = (file.size_bytes - entries_at) // ENTRY.size
@@ -172,7 +172,7 @@ class Indexes:
         self.damaged = False
         self._has_bad_file = False
         self.bad_ranges: list[tuple[int, int]] = []
-        """Parts of the log that hold no record: already reported."""
+        """Parts of the log that hold no record, which are already reported."""
         self._lacking: list[int] = []
         """Neighbouring records without all their entries, not reported yet."""
         self._lacking_at = ("", 0)
@@ -180,7 +180,7 @@ class Indexes:
         self._entries = self._all(store.disk) if store.disk.is_directory(DIRECTORY) else iter(())
         self._next = next(self._entries, None)
         self._required_from = self._next.offset if self._next is not None else None
-        """Behind this record all must be indexed: of this one itself entries may have gone with an older file."""
+        """Record behind which all must be indexed; entries of this one itself may have gone with an older file."""
         self._required_to = store.indexed_end
 
     def _report(self, path: str, at: int | None, expected: str, found: str) -> None:
@@ -221,7 +221,7 @@ class Indexes:
         return max(votes, key=lambda size: (votes[size], size), default=0)
 
     def _load(self, disk: ReadDisk, path: str, wanted: int, slot_count: int, *, lenient: bool) -> CheckedIndexFile:
-        """With the number of slots of the files before, else with the first one that fits.
+        """Read and check a file, with the number of slots of the files before it, else with the first number that fits.
         Raises _BadIndexError, OSError."""
         file = disk.open_read(path)
         try:
@@ -305,7 +305,7 @@ class Indexes:
             self._report(entry.path, entry.at, "the offset of a record", f"{entry.offset}")
 
     def finish(self, end: int) -> None:
-        """Entries that are left point behind the log's end."""
+        """Report the entries that are left: they point behind the log's end."""
         self._tell_lacking()
         while (entry := self._next) is not None:
             if not (self._live and entry.offset >= end):

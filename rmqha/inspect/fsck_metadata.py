@@ -1,5 +1,5 @@
-"""Control plane: the small files of a store against their own form and against the log: checkpoint, epochs, identity,
-our sidecars, tables, marks of a running broker."""
+"""Control plane: checks of a store's small files against their own form and against the log: checkpoint, epochs,
+identity, our sidecars, tables, marks of a running broker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NAMES = frozenset((
     timer_log.DIRECTORY,
 ))  # fmt: skip
 UNCHECKED = ("compaction", "rocksdbstore", "consumequeue_ext")
-"""RocketMQ's files that are not looked into."""
+"""RocketMQ's directories that are not checked."""
 _SIDECARS = {
     BOOT_PATH: FindingKind.BOOT,
     HighestEpochFile.PATH: FindingKind.HIGHEST_EPOCH,
@@ -55,8 +55,8 @@ _BY_REPAIR = "rmqha fsck --repair mends it"
 
 
 class MetadataCheck:
-    """One check. `end` is where the valid log ends (of a live store: where the check does); `last_stored_ms` the newest
-    store time in it."""
+    """Check of one store's small files. `end`: where the valid log ends (of a live store: where the check ends);
+    `last_stored_ms`: the newest store time in it."""
 
     def __init__(self, store: StoreInspection, findings: Findings, end: int, last_stored_ms: int) -> None:
         self._store = store
@@ -82,7 +82,7 @@ class MetadataCheck:
         self._findings.add(Severity.WARNING, kind, path, at, expected, found, advice)
 
     def _read(self, kind: FindingKind, path: str, limit_bytes: int = LIMIT_BYTES) -> bytes | None:
-        """None for a file that is missing or (reported here) cannot be read."""
+        """Content of a file; None if it is missing or, which is reported here, cannot be read."""
         if not self._disk.exists(path):
             return None
         try:
@@ -306,7 +306,7 @@ class MetadataCheck:
                 self._error(kind, path, None, "a JSON object", wrong, advice)
 
     def _timers(self) -> None:
-        """Look at the files in which RocketMQ names the timer messages that wait."""
+        """Check the files in which RocketMQ names the timer messages that wait."""
         data = self._timer_check()
         if self._disk.is_directory(timer_log.DIRECTORY):
             for name in self._disk.list(timer_log.DIRECTORY):
@@ -335,7 +335,7 @@ class MetadataCheck:
         return data
 
     def _wheel(self, name: str, data: bytes, check: bytes) -> None:
-        """Look at all slots of a wheel, and at their width."""
+        """Check all slots of a wheel, and their width."""
         read_ms = (timer_log.check_numbers(check)[0] if check else 0) or self._last_stored_ms
         try:
             found = timer_width.wheel_width(timer_wheel.slots(data), read_ms)
@@ -360,7 +360,7 @@ class MetadataCheck:
             self._consume(path, timer_log.units(data, int(name)))
 
     def _consume(self, path: str, items: Iterator[object]) -> None:
-        """Look at all `items` of a file that ours does not need."""
+        """Check all `items` of a file that our broker does not need."""
         try:
             for _ in items:
                 pass
@@ -368,7 +368,7 @@ class MetadataCheck:
             self._warning(FindingKind.TIMER, path, error.at, error.expected, error.found, _TIMERS)
 
     def _apache_reads(self, path: str, data: bytes) -> None:
-        """A table that an earlier release has written with integer keys without quotes."""
+        """Report a table that an earlier release has written with integer keys without quotes."""
         members = unreadable_members(data)
         if members:
             advice = (
@@ -404,6 +404,6 @@ def table_error(data: bytes) -> str:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """(expected, found) of a sentence that says both, ("", text) of any other."""
+    """The parts (expected, found) of a sentence that says both, ("", text) of any other."""
     expected, comma, found = text.removeprefix("expected ").partition(", found ")
     return (expected, found) if comma else ("", text)

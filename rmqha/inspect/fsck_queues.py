@@ -1,4 +1,4 @@
-"""Control plane: every record against its queue entry and every queue entry against its record, in one pass of the log.
+"""Control plane: checks of all records against their queue entries, and of all entries, in one pass of the log.
 
 Sources: formats.md §3 (ConsumeQueue) and §4 (BatchConsumeQueue). `Queues.record` is called for the log's records in
 order, `Queues.finish` at its end; whatever entry no record has claimed by then is judged.
@@ -40,9 +40,9 @@ from rmqha.store.queue.tags_codes import TagsCodes
 from rmqha.wire import lenient_json
 
 MAX_GAP_COUNT = 1 << 20
-"""Most entries that are filled in where records are missing."""
+"""Most entries that dispatch fills in where records are missing."""
 EXTENSION_DIRECTORY = "consumequeue_ext"
-"""With enableConsumeQueueExt the tagsCode of an entry is an address in there."""
+"""Directory of which the tagsCode of an entry is an address, with enableConsumeQueueExt."""
 LITE_PREFIX = "%LMQ%"
 """Queues of these topics hold records of other topics (RocketMQ's multi-dispatch)."""
 UNITS_AT_ONCE = 1024
@@ -59,11 +59,11 @@ class UnitCodec:
         self._tags_codes = TagsCodes()
 
     def unit(self, position: int, parts: Located, topic: bytes, properties: bytes) -> bytes:
-        """20 bytes."""
+        """The entry of a record in its ConsumeQueue, 20 bytes."""
         return UNIT.pack(position, parts[0], self._tags_codes.code(topic, properties, parts[10]))
 
     def batch_unit(self, position: int, parts: Located, topic: bytes, properties: bytes) -> bytes:
-        """46 bytes."""
+        """The entry of a record in its batch queue, 46 bytes."""
         count = find_property(properties, _INNER_NUM) if parts[1] & SYS_FLAG_INNER_BATCH else None
         number = int(count) if count is not None and count.isdigit() and len(count) < 5 else 1
         code = self._tags_codes.code(topic, properties, parts[10])
@@ -71,7 +71,7 @@ class UnitCodec:
 
 
 def batch_topics(disk: ReadDisk) -> tuple[frozenset[bytes], frozenset[str] | None]:
-    """(topics with queue.type=BatchCQ, all topics of config/topics.json; None if it cannot be read)."""
+    """Topics with queue.type=BatchCQ, and all topics of config/topics.json, None if that cannot be read."""
     found: set[str] = set()
     known: set[str] | None = set()
     try:
@@ -102,7 +102,7 @@ class QueueCursor:
         self._data = b""
         self._delay_ms: int | None = None
         self.next = files.first_byte // self._unit
-        """Number of the first entry that nothing has been said about."""
+        """Number of the first entry that is not judged yet."""
         self.claimed = 0
         self.damaged = False
         self._skip_expired(log_min, findings)
@@ -139,7 +139,7 @@ class QueueCursor:
             self.next += 1
 
     def expect(self, number: int, unit: bytes, position: int, judge: Judge) -> None:
-        """The record at `position` must be entry `number`."""
+        """Check that entry `number` is `unit`, that of the record at `position`."""
         if number > self.next:
             self.unclaimed(number, judge)
         found = self.at(number)
@@ -153,7 +153,7 @@ class QueueCursor:
         self.next = max(self.next, number + 1)
 
     def _fits_otherwise(self, found: bytes, unit: bytes, judge: Judge) -> bool:
-        """Same record, another tagsCode for a good reason."""
+        """True if the entry is of the same record and has another tagsCode for a good reason."""
         if found[:12] != unit[:12] or found[20:] != unit[20:]:
             return False
         if judge.has_extension:
@@ -195,7 +195,7 @@ class QueueCursor:
             self.report(judge.findings, number, f"a record of {self.topic} that says so", _shown(data))
 
     def finish(self, judge: Judge) -> None:
-        """Judge what stands behind the last claimed entry: entries of no record, bytes behind an unwritten entry."""
+        """Judge the bytes behind the last claimed entry: entries of no record, bytes behind an unwritten entry."""
         files, unit = self.files, self._unit
         unwritten: int | None = None
         for start in sorted(files.sizes):
@@ -224,7 +224,7 @@ class QueueCursor:
 
 
 class Judge:
-    """The measure of a queue's entries."""
+    """Facts of the log by which a queue's entries are judged."""
 
     def __init__(self, store: StoreInspection, reader: LogReader, findings: Findings, end: int) -> None:
         self.findings = findings
@@ -235,11 +235,11 @@ class Judge:
         self.stored_ms = 0
         """Store time of the record at hand."""
         self.lacking: list[tuple[QueueCursor, int, int]] = []
-        """(queue, entry, position) of records whose entry is unwritten."""
+        """Records whose entry is unwritten: (queue, entry, position)."""
         self.foreign: dict[int, str] = {}
-        """Position of a record to the entry of another queue that has it."""
+        """Entry of another queue that names a record, by the record's position."""
         self.bad_ranges: list[tuple[int, int]] = []
-        """Parts of the log that hold no record: already reported."""
+        """Parts of the log that hold no record, which are already reported."""
         self.has_extension = store.disk.exists(EXTENSION_DIRECTORY)
         self._required_end = store.dispatched_end
         self._reader = reader
@@ -270,7 +270,7 @@ class Queues:
         self.batch, self._known = batch_topics(store.disk)
         self.cursors: dict[QueueKey, QueueCursor] = {}
         self.missing: dict[QueueKey, list[int]] = {}
-        """Queues without a directory: where the records are that want one."""
+        """Positions of records whose queue has no directory, by queue."""
         self._gone: dict[bytes, int] = {}
         self.file_sizes = {UNIT_BYTES: 0, BATCH_UNIT_BYTES: 0}
         for directory, topic, queue_id, unit_bytes in queue_directories(store.disk):
@@ -294,7 +294,7 @@ class Queues:
         self.cursors[name, queue_id] = QueueCursor(files, topic, self._judge.log_min, findings)
 
     def _judge_files(self) -> None:
-        """Sizes and holes: all files of one kind of queue have one size."""
+        """Check sizes and holes: all files of one kind of queue must have one size."""
         for unit_bytes in self.file_sizes:
             cursors = [cursor for cursor in self.cursors.values() if cursor.files.unit_bytes == unit_bytes]
             votes: dict[int, int] = {}
@@ -325,7 +325,7 @@ class Queues:
 
     # --- the pass ---------------------------------------------------------------------------------------------------
     def record(self, position: int, view: memoryview, parts: Located) -> str:
-        """Check one record. Returns what is wrong with the record itself, "" if nothing is."""
+        """Check one record against its queue. Returns a sentence if the record itself is wrong, else ""."""
         sys_flag, queue_id, queue_offset = parts[1], parts[2], parts[3]
         if sys_flag & SYS_TRANSACTION not in (0, SYS_COMMIT):
             return ""
@@ -358,7 +358,7 @@ class Queues:
         return ""
 
     def _expect_batch(self, cursor: QueueCursor, unit: bytes, position: int) -> None:
-        """Entries of batch queues stand one behind the other, whatever their offsets."""
+        """Check that the next entry of a batch queue is `unit`: entries stand in log order, whatever their offsets."""
         while len(found := cursor.at(cursor.next)) == BATCH_UNIT_BYTES and any(found):
             if HEAD.unpack_from(found)[0] >= position:
                 break
@@ -405,7 +405,7 @@ class Queues:
             findings.note(TOPICS_PATH, f"{count} records in the log are of topic {text}, which was deleted")
 
     def damaged(self) -> Iterator[tuple[str, QueueKey, int, int]]:
-        """(directory, key, bytes of an entry, entries of expired records) of each queue to be made anew."""
+        """Queues to be made anew: (directory, key, bytes of an entry, entries of expired records)."""
         for key, cursor in self.cursors.items():
             if cursor.damaged:
                 yield cursor.files.directory, key, cursor.files.unit_bytes, cursor.expired
@@ -420,7 +420,7 @@ def unit_head(position: int, size_bytes: int) -> bytes:
 
 
 def _shown(data: bytes) -> str:
-    """An entry in words."""
+    """An entry as text for a finding."""
     if len(data) < HEAD.size:
         return f"{len(data)} bytes" if data else "the end of the files"
     offset, size = HEAD.unpack_from(data)

@@ -1,4 +1,4 @@
-"""Control plane: damaged queues made anew from the log, beside the old ones, which are set aside when they are done."""
+"""Control plane: rebuild of damaged queues from the log, beside the old ones, which are set aside at the end."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rmqha.store.log.record import SYS_COMMIT, SYS_INNER_BATCH, SYS_TRANSACTION
 from rmqha.store.meta.problem import disk_errors
 
 DEFAULT_UNITS = 300_000
-"""Entries of a file when no file is left to tell."""
+"""Entries of a file if no file is left that tells their number."""
 
 
 class QueueWriter:
-    """Writes the files of one queue below `directory`, entry by entry, rising."""
+    """Writer of the files of one queue below `directory`, entry by entry, in rising order."""
 
     def __init__(self, disk: Disk, directory: str, unit_bytes: int, file_size_bytes: int) -> None:
         self._disk = disk
@@ -28,7 +28,7 @@ class QueueWriter:
         self.next = 0
 
     def put(self, number: int, unit: bytes) -> None:
-        """Entry `number`, which is not below `next`; what is between is filled in."""
+        """Write entry `number`, which is not below `next`; entries between are filled in."""
         if self._start is None:
             self._begin(number - number % self._per_file)
         while self.next < number:
@@ -55,7 +55,7 @@ class QueueWriter:
             self._disk.write_atomic(path, self._data)
 
     def finish(self, floor: int) -> None:
-        """A queue whose records are all expired goes on counting at `floor`."""
+        """Finish the files; a queue whose records are all expired goes on counting at `floor`."""
         if self._start is None:
             self._begin(floor - floor % self._per_file)
             while self.next < floor:
@@ -90,7 +90,7 @@ def rebuild_queues(
 
 
 def _keep_expired(store: StoreInspection, directory: str, writer: QueueWriter, floor: int) -> None:
-    """Entries of a batch queue whose records are not in the log any more say how far the queue had counted."""
+    """Keep the entries of a batch queue whose records are not in the log any more: they say how far it had counted."""
     files = QueueFiles(store.disk, directory, BATCH_UNIT_BYTES)
     try:
         for number in range(files.first_byte // BATCH_UNIT_BYTES, floor):
@@ -102,7 +102,7 @@ def _keep_expired(store: StoreInspection, directory: str, writer: QueueWriter, f
 def _fill(
     writers: dict[QueueKey, QueueWriter], store: StoreInspection, batch: frozenset[bytes], end_offset: int
 ) -> None:
-    """One pass of the log, over what is damaged in it."""
+    """Write the entries of all records, in one pass of the log that skips what is damaged."""
     codec, reader, position = UnitCodec(), LogReader(store.disk, store.log.files), store.min_offset
     while position < end_offset:
         for start, view, _, parts in reader.records(position, end_offset):
@@ -128,5 +128,5 @@ def _fill(
 
 
 def _in_order(writer: QueueWriter, queue_offset: int) -> bool:
-    """A record that is out of order is a finding of its own and is not queued."""
+    """True unless the record is out of order: that is a finding of its own, and the record is not queued."""
     return writer.next <= queue_offset and (not writer.next or queue_offset <= writer.next + MAX_GAP_COUNT)

@@ -1,7 +1,7 @@
-"""Control plane: mends what a check found and can be mended without a choice. Nothing is lost by it: see `fsck_save`.
+"""Control plane: repair of findings that need no choice. All bytes that it changes are saved first (`fsck_save`).
 
-Order: the log first, then a second check, then what is derived from the log and the small files, then a last check.
-What needs a choice (a bad record with good ones behind it, the highest epoch, an identity) is left and stays a finding.
+Order: the log first, then a second check, then what is derived from the log and the small files, then a last check. A
+finding that needs a choice (a bad record with good ones behind it, the highest epoch, an identity) stays.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ class Choices:
     cut_at: int | None = None
     """Physical offset from which the log is dropped."""
     file_size_bytes: int | None = None
-    """mappedFileSizeCommitLog, when the files do not tell."""
+    """Size of a log file (mappedFileSizeCommitLog), if the files do not tell it."""
     queue_file_size_bytes: int | None = None
     highest_epoch: int | None = None
 
 
 @dataclass(slots=True)
 class RepairOutcome:
-    """`actions` are sentences; `directory` holds what was saved, "" if nothing had to be."""
+    """Result of a repair, with the check before and after it. `actions` are sentences; `directory` holds what was
+    saved, "" if nothing had to be."""
 
     before: Report
     after: Report
@@ -111,7 +112,7 @@ class _Repair:
 
     # --- the log ----------------------------------------------------------------------------------------------------
     def _file_size(self, store: StoreInspection) -> int:
-        """Raises UsageError if nobody can know it."""
+        """Size of a log file. Raises UsageError if nothing tells it."""
         size = self._choices.file_size_bytes
         files = store.log.files
         if size is None:
@@ -123,7 +124,7 @@ class _Repair:
         return size
 
     def _complete_blanks(self, report: Report) -> bool:
-        """A file that ends within its blank record has lost nothing: it is completed with zeros."""
+        """Complete files with zeros that end within their blank record, which has no content; True if any did."""
         changed = False
         store, wanted = report.store, self._file_size(report.store)
         for start, _ in report.damage:
@@ -161,7 +162,7 @@ class _Repair:
             )
 
     def _cut(self, store: StoreInspection, end: int) -> None:
-        """Make `end` the log's end: what stands behind it is saved, then zeroed or set aside, the last file first."""
+        """Make `end` the log's end: the bytes behind it are saved, then zeroed or set aside, the last file first."""
         wanted = self._file_size(store)
         reader = store.reader()
         sizes = store.log.sizes
@@ -185,7 +186,7 @@ class _Repair:
         reader.close()
 
     def _zero_behind(self, piece: LogPiece, at: int, wanted: int) -> None:
-        """Bytes of a file from `at` on become zeros, and its size becomes `wanted`."""
+        """Zero the bytes of a file from `at` on, and make its size `wanted`."""
         path = piece.path
         if piece.size_bytes > wanted:
             self._saver.copy(path, wanted)
@@ -210,7 +211,8 @@ class _Repair:
             self._extend(path, wanted)
 
     def _mark_unclean(self, reason: str) -> None:
-        """Ruling 3: a replica that has lost acknowledged records must follow a master before it may be one."""
+        """Mark the store unclean (ruling 3): a replica that has lost acknowledged records must follow a master before
+        it may be one."""
         boot_id, failed = "", False
         if self._disk.exists(BOOT_PATH):
             self._saver.copy(BOOT_PATH)
@@ -257,7 +259,8 @@ class _Repair:
             self._actions.append(f"{finding.path} was set aside")
 
     def _checkpoint(self, finding: StoreFinding, report: Report) -> None:
-        """A checkpoint whose plausible times stay; times that are not begin anew, which costs a start some reading."""
+        """Write a checkpoint that keeps the plausible times; the others begin anew, which costs a start some
+        reading."""
         data = self._disk.read(CHECKPOINT_PATH).ljust(CHECKPOINT_BYTES, b"\0")
         end = report.end_offset
         try:

@@ -1,4 +1,4 @@
-"""Control plane: what a repair changes is kept first, in a directory with a manifest to put it back by hand."""
+"""Control plane: the backup of what a repair changes, in a directory with a manifest to put it back by hand."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PIECE_BYTES = 4 * 1024 * 1024
 
 
 class Saver:
-    """`directory` is `rmqha.fsck-<n>` with a new n. Everything saved, and the manifest that names it, is durable when a
-    method returns; a move is done after that."""
+    """Backup of one repair, in `directory`, `rmqha.fsck-<n>` with a new n. A saved file, and the manifest that names
+    it, are durable when a method returns; a move is done after that."""
 
     def __init__(self, disk: Disk, reader: ReadDisk) -> None:
         self._disk = disk
@@ -30,7 +30,7 @@ class Saver:
         self.entries: list[dict[str, Any]] = []
 
     def copy(self, path: str, offset: int = 0, length_bytes: int | None = None) -> None:
-        """Keep a range of a file that is going to be overwritten; once is enough. Raises StoreError."""
+        """Save a range of a file that is going to be overwritten, unless it is saved already. Raises StoreError."""
         with disk_errors(self._disk, path, "save its bytes"):
             size = size_of(self._reader, path)
             length = size - offset if length_bytes is None else length_bytes

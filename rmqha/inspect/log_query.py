@@ -1,4 +1,4 @@
-"""Data plane: the records of a store that is only looked at, chosen by place, queue and time; sums over them."""
+"""Data plane: queries of a store's records, read only: by place, queue and time; and sums over them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _entries(
         if choice.until_ms is not None and parts[10] >= choice.until_ms:
             continue
         yield entry, parts
-    complain(store, reader.stop)
+    require_sound_end(store, reader.stop)
 
 
 def _first_file(reader: LogReader, choice: RecordChoice) -> LogPiece | None:
@@ -81,8 +81,8 @@ def _first_stored_ms(reader: LogReader, piece: LogPiece) -> int | None:
     return None if entry is None or entry[3] is None else entry[3][10]
 
 
-def complain(store: StoreInspection, stop: Stop) -> None:
-    """StoreError unless the walk ended where a sound log may end."""
+def require_sound_end(store: StoreInspection, stop: Stop) -> None:
+    """Raise StoreError unless the walk ended where a sound log may end."""
     if stop.why is StopReason.END or (stop.why is StopReason.UNWRITTEN and stop.position >= store.committed_end):
         return
     committed = f" (committed up to {store.committed_end})" if stop.position < store.committed_end else ""
@@ -93,7 +93,7 @@ def complain(store: StoreInspection, stop: Stop) -> None:
 
 
 def record_of(entry: Entry, parts: Located) -> Record:
-    """Decoded. StoreError for a topic that is no text."""
+    """The record of an entry, decoded. StoreError for a topic that is no text."""
     position, view, at, _ = entry
     try:
         return decode(view, at, end=at + parts[0])
@@ -103,7 +103,7 @@ def record_of(entry: Entry, parts: Located) -> Record:
 
 @dataclass(slots=True)
 class Sum:
-    """Over records: how many, their bytes, queue offsets and store times."""
+    """Sums over some records: their number and bytes, and the bounds of their queue offsets and store times."""
 
     count: int = 0
     size_bytes: int = 0
@@ -128,7 +128,7 @@ class Sum:
 
 @dataclass(slots=True)
 class FileSum:
-    """One file of the log. `used_bytes` ends behind the last record or blank record."""
+    """Sums over one file of the log. `used_bytes` ends behind the last record or blank record."""
 
     piece: LogPiece
     records: Sum = field(default_factory=Sum)
@@ -137,8 +137,8 @@ class FileSum:
 
 
 def file_sums(store: StoreInspection) -> list[FileSum]:
-    """Every file by itself, whole records only, CRC not checked: one bad file does not hide the others. Also what is
-    behind the committed end, as far as it is records. Raises OSError."""
+    """Sums of each file by itself, over whole records only, CRC not checked: one bad file does not hide the others.
+    Records behind the committed end count too. Raises OSError."""
     sums = []
     for piece in store.log.files:
         made = FileSum(piece)
@@ -160,7 +160,7 @@ def file_sums(store: StoreInspection) -> list[FileSum]:
 
 
 def queue_sums(store: StoreInspection, choice: RecordChoice) -> dict[tuple[str, int], Sum]:
-    """By topic and queue, sorted. Raises StoreError as `entries` does."""
+    """Sums by topic and queue, sorted. Raises StoreError as `entries` does."""
     found: dict[tuple[bytes, int], Sum] = {}
     for (_, view, _, _), parts in entries(store, choice, locate):
         key = (bytes(view[parts[6] : parts[6] + parts[7]]), parts[2])

@@ -1,4 +1,4 @@
-"""Data plane: the CommitLog of a store that is only looked at, read in windows by pread.
+"""Data plane: read-only access to the CommitLog of a store, in windows by pread.
 
 One code path for a store of any size, live or dead, ours or Apache RocketMQ's: nothing is mapped, locked or written.
 `LogReader.records` goes from record to record and says in `stop` why it ended.
@@ -33,12 +33,13 @@ _ZEROS = bytes(WINDOW_BYTES)
 
 Check = Callable[[memoryview, int, int, int], Located]
 Entry = tuple[int, memoryview, int, Located | None]
-"""(position, buffer, index in it, parts); parts is None for a blank record. The buffer holds the whole record."""
+"""A record: (position, buffer, index in it, parts). The buffer holds the whole record; parts is None for a blank
+one."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """One file of the log, as long as it is of use. `start_offset` is its name."""
+    """One file of the log, or its used part. `start_offset` is its name."""
 
     path: str
     start_offset: int
@@ -73,11 +74,11 @@ class Stop:
     expected: str = ""
     found: str = ""
     size_bytes: int = 0
-    """Size of the bad record, if its frame holds: the next one may stand behind it."""
+    """Size of the bad record, if its lengths add up: the next one may stand behind it."""
 
 
 class LogReader:
-    """Reads the records of `files`, which rise and do not overlap."""
+    """Reader of the records of `files`, which rise and do not overlap."""
 
     def __init__(self, disk: ReadDisk, files: Sequence[LogPiece]) -> None:
         self.disk = disk
@@ -100,7 +101,7 @@ class LogReader:
         return self.files[index] if index >= 0 and offset < self.files[index].end_offset else None
 
     def where(self, offset: int) -> tuple[str, int]:
-        """(path, byte) of a physical offset; the file before it if none holds it."""
+        """Path and byte of a physical offset; those of the file before it if none holds it."""
         index = max(bisect_right(self._starts, offset) - 1, 0)
         return (self.files[index].path, offset - self._starts[index]) if self.files else ("commitlog", offset)
 
@@ -117,15 +118,15 @@ class LogReader:
         return self._open[1].read_at(at, min(size_bytes, piece.size_bytes - at))
 
     def windows(self, piece: LogPiece, at: int) -> Iterator[tuple[int, bytes]]:
-        """(byte in the file, bytes) from `at` to the file's end."""
+        """Windows of a file from `at` to its end: (byte in the file, bytes)."""
         while data := self.read(piece, at, WINDOW_BYTES):
             yield at, data
             at += len(data)
 
     # --- records ----------------------------------------------------------------------------------------------------
     def records(self, start: int, end: int, check: Check = verify) -> Iterator[Entry]:
-        """The records of [start, end); `start` must be a record's start. Afterwards `stop` says where it ended and
-        why."""
+        """The records of [start, end); `start` must be a record's start. Afterwards `stop` says where the walk ended,
+        and why."""
         position = start
         while position < end:
             piece = self.find(position)

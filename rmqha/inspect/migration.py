@@ -1,9 +1,9 @@
-"""Control plane: whether the members of a stopped group hold the same log, so that the group may become static or get a
-controller without a loss. Offline; only `give_epochs` writes.
+"""Control plane: a check that the members of a stopped group hold the same log, so that the group may become static or
+get a controller without a loss. Offline; only `give_epochs` writes.
 
 The longest log is the reference: every record of it is checked by its CRC, and the others are compared with it byte for
-byte, from where all of them begin to where each ends. What stands behind a blank record's header means nothing and is
-not compared.
+byte, from where all of them begin to where each ends. Bytes behind a blank record's header have no meaning and are not
+compared.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rmqha.store.meta.identity_file import PATH as IDENTITY_PATH
 
 SIDECAR_LIMIT_BYTES = 4096
 Progress = Callable[[int, int], None]
-"""Called with bytes done and bytes in all."""
+"""Callback with the bytes that are done, and those in all."""
 
 
 class MigrationTarget(Enum):
@@ -46,7 +46,7 @@ class Problem:
 
 @dataclass(slots=True)
 class StoreCopy:
-    """One store. `same_until` is where its log ends or first differs from the reference's."""
+    """One member's store. `same_until`: where its log ends or first differs from the reference's."""
 
     store: StoreInspection
     epochs: ReplicaHistory
@@ -54,7 +54,7 @@ class StoreCopy:
     same_until: int = 0
     differs: bool = False
     copies_again: bool = False
-    """True if it would, as it is, cut bytes that are right, or set its log aside, and copy the master's: their epochs
+    """True if the member would cut right bytes, or set its log aside, and copy the master's, because their epochs
     differ."""
     problems: list[Problem] = field(default_factory=list)
 
@@ -78,7 +78,7 @@ class StoreCopy:
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """`reference` is the member that must be the first master."""
+    """Result of the check of a group. `reference` is the member that must be the first master."""
 
     target: MigrationTarget
     members: tuple[StoreCopy, ...]
@@ -94,7 +94,7 @@ class Migration:
 
 
 def check(disks: Sequence[ReadDisk], target: MigrationTarget, progress: Progress) -> Migration:
-    """UsageError or StoreError for what is no store or cannot be read."""
+    """Check the members of a group. UsageError or StoreError for what is no store or cannot be read."""
     members = tuple(_inspect(disk) for disk in disks)
     reference = max(members, key=lambda item: (not item.is_empty, item.end_offset, item.epochs.seniority))
     for member in members:
@@ -124,7 +124,7 @@ def _inspect(disk: ReadDisk) -> StoreCopy:
 
 
 def _problems(member: StoreCopy, reference: StoreCopy) -> list[Problem]:
-    """Findings that need one store alone."""
+    """Problems that one store shows by itself, beside the reference."""
     label, store = member.label, member.store
     found = []
     if member.epochs.live:
@@ -157,7 +157,8 @@ def _problems(member: StoreCopy, reference: StoreCopy) -> list[Problem]:
 
 
 def _elected_short(member: StoreCopy, reference: StoreCopy) -> list[Problem]:
-    """Controllers that know the group elect from the set of the time before it was static, and wait for nobody else."""
+    """The problem of a shorter log that controllers may elect: those that know the group take the set of the time
+    before it was static, and wait for no other replica."""
     short_bytes = reference.end_offset - member.end_offset
     if not short_bytes or not member.store.disk.exists(IDENTITY_PATH):
         return []
@@ -171,7 +172,7 @@ def _elected_short(member: StoreCopy, reference: StoreCopy) -> list[Problem]:
 
 # --- comparison -------------------------------------------------------------------------------------------------------
 def _compare(reference: StoreCopy, others: list[StoreCopy], progress: Progress) -> None:
-    """Set `same_until` and `differs`, and say what is wrong."""
+    """Set `same_until` and `differs` of each member, and add its problems."""
     reader = reference.store.reader()
     start, end = reference.start_offset, reference.end_offset
     total = (end - start) * (1 + len(others))
@@ -190,7 +191,7 @@ def _compare(reference: StoreCopy, others: list[StoreCopy], progress: Progress) 
 
 
 def _compare_one(reader: LogReader, end: int, reference: StoreCopy, member: StoreCopy) -> None:
-    """`end`: up to where the reference is sound."""
+    """Compare one member with the reference, which is sound up to `end`."""
     first, last = max(reference.start_offset, member.start_offset), min(end, member.end_offset)
     to_do = (
         "decide whose messages count; save the other's (rmqha log export), move its directory away and start it empty:"
@@ -232,7 +233,7 @@ def _same_until(a: LogReader, b: LogReader, start: int, end: int) -> int:
 
 
 def _record_of(reader: LogReader, start: int, offset: int) -> tuple[int, bool]:
-    """(start of the record that holds `offset`, whether `offset` lies in a blank record's padding)."""
+    """Start of the record that holds `offset`, and True if `offset` lies in a blank record's padding."""
     piece = reader.find(offset)
     assert piece is not None, "a byte that was read lies in a file"
     found, blank = start, False
@@ -245,10 +246,9 @@ def _record_of(reader: LogReader, start: int, offset: int) -> tuple[int, bool]:
 
 # --- epochs -----------------------------------------------------------------------------------------------------------
 def common_history(migration: Migration) -> EpochHistory:
-    """The history that the members' epoch files should hold: their logs are the same, so that one history is true of
-    all.
+    """The history that the members' epoch files should hold: their logs are the same, so one history is true of all.
 
-    The reference's, or the newest of any; below its first entry stands epoch 0, which no controller gives."""
+    It is the reference's, or the newest of any; below its first entry stands epoch 0, which no controller gives."""
     histories = [migration.reference.epochs.history, *(member.epochs.history for member in migration.members)]
     chosen = max(histories, key=lambda item: item.last.epoch if item.last else -1)
     chosen = chosen.truncated(PhyOffset(migration.reference.end_offset))
@@ -260,8 +260,8 @@ def common_history(migration: Migration) -> EpochHistory:
 
 
 def give_epochs(disk: Disk, member: StoreCopy, history: EpochHistory) -> bool:
-    """Write the epoch file of a member whose log has been compared; False if it says so already. Raises UsageError if
-    the store is in use, StoreError if the disk fails."""
+    """Write the epoch file of a member whose log has been compared; False if it holds this history already. Raises
+    UsageError if the store is in use, StoreError if the disk fails."""
     assert not member.problems, "only a log that is the same gets the same history"
     release = lock(disk)
     try:

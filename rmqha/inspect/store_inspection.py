@@ -1,4 +1,4 @@
-"""Control plane: a store directory seen from outside, as it was when it was looked at. Nothing is locked or written.
+"""Control plane: a store directory read from outside, as it is at one moment. Nothing is locked or written.
 
 Committed end: the checkpoint's confirmPhyOffset is written only now and then, but dispatch into the queues stops at the
 confirm offset, so a queue entry that fits its record proves that the record is committed; our own progress file proves
@@ -26,13 +26,14 @@ from rmqha.store.meta.identity_file import PATH as IDENTITY_PATH
 
 LOCK_PATH = "lock"
 TOPICS_PATH = "config/topics.json"
-# the layouts stand here once more: a check that shares them with the writer would share its mistakes
+# the layouts are defined here again: a check that shared them with the writer would share its mistakes
 QUEUE_DIRECTORY = "consumequeue"
 BATCH_DIRECTORY = "batchconsumequeue"
 UNIT = struct.Struct(">qiq")
 """An entry of a ConsumeQueue: physical offset, size, tagsCode."""
 BATCH_UNIT = struct.Struct(">qiqqqhii")
-"""physical offset, size, tagsCode, storeTimestamp, baseOffset, batchNum, compacted offset (-1), reserved (0)."""
+"""An entry of a batch queue: physical offset, size, tagsCode, storeTimestamp, baseOffset, batchNum, compacted offset
+(-1), reserved (0)."""
 PREFILL_SIZE = 0x7FFFFFFF
 PREFILL = UNIT.pack(0, PREFILL_SIZE, 0)
 UNIT_BYTES = UNIT.size
@@ -40,19 +41,19 @@ BATCH_UNIT_BYTES = BATCH_UNIT.size
 HEAD = struct.Struct(">qi")
 """Head of the entries of both kinds of queue: physical offset, size."""
 STEP_BACK_COUNT = 64
-"""Damaged entries at the end of a queue over which the newest good one is looked for."""
+"""Most damaged entries at the end of a queue that the search for the newest good one skips."""
 SIZE_UNIT_BYTES = 4096
-"""File sizes of logs are multiples of it, as far as anybody has seen."""
+"""Assumed divisor of the size of log files."""
 EPOCHS_LIMIT_BYTES = 16 * 1024 * 1024
 
 
 def is_run_name(name: str) -> bool:
-    """The name of a file of a run: its start offset in 20 digits."""
+    """True for the name of a file of a run: its start offset in 20 digits."""
     return len(name) == NAME_DIGITS and name.isascii() and name.isdigit() and int(name) < 1 << 63
 
 
 def size_of(disk: ReadDisk, path: str) -> int:
-    """Raises OSError, also for a directory."""
+    """Size of a file. Raises OSError, also for a directory."""
     if disk.is_directory(path):
         raise IsADirectoryError(f"{path} is a directory")
     file = disk.open_read(path)
@@ -68,7 +69,7 @@ class CommitLogFiles:
 
     files: tuple[LogPiece, ...]
     file_size_bytes: int
-    """Size as the names say, or if there is only one, its own size; 0 for a log without files."""
+    """Size of a file by the names, or, if there is only one, its own size; 0 for a log without files."""
     sizes: dict[str, int]
     foreign_files: tuple[str, ...]
     unreadable: dict[str, str]
@@ -78,7 +79,7 @@ class CommitLogFiles:
         return self.files[-1].end_offset if self.files else 0
 
     def judge(self, findings: Findings) -> None:
-        """Names and sizes. Holes are met by whoever walks the log."""
+        """Report wrong names and sizes. Holes are found by a walk of the log."""
         for name in self.foreign_files:
             findings.note(f"{LOG_DIRECTORY}/{name}", "not one of the store's files")
         for path, reason in self.unreadable.items():
@@ -94,7 +95,7 @@ class CommitLogFiles:
 
 
 def list_log(disk: ReadDisk) -> CommitLogFiles:
-    """Raises OSError if the directory cannot be listed."""
+    """The log's files. Raises OSError if the directory cannot be listed."""
     sizes: dict[str, int] = {}
     starts: list[int] = []
     foreign_files: list[str] = []
@@ -124,7 +125,8 @@ def list_log(disk: ReadDisk) -> CommitLogFiles:
 
 
 def progress_slots(data: bytes, where: str) -> Iterator[tuple[int, int, int, bytes, str]]:
-    """(byte, position, indexed up to, the checkpoint's bytes, what is wrong) of each slot of our progress file."""
+    """Slots of our progress file: (byte, position, indexed up to, the checkpoint's bytes, a sentence if it is
+    wrong)."""
     for at in range(0, min(len(data), 2 * SLOT_BYTES), SLOT_BYTES):
         slot = data[at : at + SLOT_BYTES]
         if not any(slot):
@@ -171,7 +173,7 @@ class QueueFiles:
         return f"{self.directory}/{file_name(start)}"
 
     def place(self, byte: int) -> tuple[str, int]:
-        """(path, byte in it) of a byte of the queue."""
+        """Path, and byte in that file, of a byte of the queue."""
         start = max((start for start in self.sizes if start <= byte), default=self.first_byte)
         return self.path(start), byte - start
 
@@ -186,7 +188,7 @@ class QueueFiles:
         return self._open[1].read_at(byte - start, min(size_bytes, start + self.sizes[start] - byte))
 
     def newest(self) -> Iterator[tuple[int, int]]:
-        """(physical offset, size) of the newest entries, the last first: entries are written in order, so a binary
+        """Physical offset and size of the newest entries, the last first. Entries are written in order, so a binary
         search finds the end."""
         unit = self.unit_bytes
         if not self.sizes:
@@ -207,7 +209,7 @@ class QueueFiles:
 
 
 def queue_directories(disk: ReadDisk) -> Iterator[tuple[str, str, int, int]]:
-    """(directory, topic, queue id, bytes of an entry) of every queue. Raises OSError."""
+    """All queues: (directory, topic, queue id, bytes of an entry). Raises OSError."""
     for root, unit_bytes in ((QUEUE_DIRECTORY, UNIT_BYTES), (BATCH_DIRECTORY, BATCH_UNIT_BYTES)):
         if not disk.is_directory(root):
             continue
@@ -222,17 +224,18 @@ def queue_directories(disk: ReadDisk) -> Iterator[tuple[str, str, int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class StoreInspection:
-    """A store as it was when it was looked at; what is appended later is not in it."""
+    """A store at the moment of its inspection; what is appended later is not in it."""
 
     disk: ReadDisk
     log: CommitLogFiles
     live: bool
-    """Another process holds the store's lock."""
+    """True if another process holds the store's lock."""
     stopped_cleanly: bool
     checkpoint: Checkpoint
     """Zeros if the file is missing or holds other bytes."""
     progress: tuple[int, int] | None
-    """Dispatched and indexed up to, from our own progress file; None if another program used the store last."""
+    """Offsets up to which records are dispatched and indexed, by our progress file; None if another program used the
+    store last."""
     covered_offset: int
     """End of the newest record that a queue has."""
 
@@ -246,7 +249,7 @@ class StoreInspection:
 
     @property
     def indexed_end(self) -> int:
-        """Below it every record must be in the index, which ours makes when there is time."""
+        """Offset below which every record must be in the index, which our broker builds when there is time."""
         return self.dispatched_end if self.progress is None else min(self.progress[1], self.dispatched_end)
 
     @property
@@ -255,8 +258,8 @@ class StoreInspection:
 
     @property
     def dispatched_end(self) -> int:
-        """Below it every record must be in its queue. After a crash, and while a broker runs, only what was saved
-        counts: our dispatch writes queue by queue, Java's record by record."""
+        """Offset below which every record must be in its queue. After a crash, and while a broker runs, only the saved
+        offset counts: our dispatch writes queue by queue, Java's record by record."""
         if self.stopped_cleanly and not self.live:
             return self.committed_end
         return self.covered_offset if self.progress_offset is None else self.progress_offset
@@ -266,7 +269,7 @@ class StoreInspection:
 
 
 def inspect_store(disk: ReadDisk, *, locked_by_us: bool = False) -> StoreInspection:
-    """UsageError for what is no store or cannot be read at all."""
+    """Inspect the store on `disk`. UsageError for what is no store or cannot be read at all."""
     try:
         return _inspect(disk, locked_by_us)
     except OSError as error:
@@ -274,7 +277,7 @@ def inspect_store(disk: ReadDisk, *, locked_by_us: bool = False) -> StoreInspect
 
 
 def require_store(disk: ReadDisk) -> None:
-    """UsageError for what is no store; OSError from the disk."""
+    """Raise UsageError for what is no store; OSError from the disk."""
     if not disk.is_directory(""):
         raise UsageError(f"{disk.label} is no directory; give a broker's storePathRootDir")
     if not disk.is_directory(LOG_DIRECTORY):
@@ -298,7 +301,7 @@ def _inspect(disk: ReadDisk, locked_by_us: bool) -> StoreInspection:
 
 
 def _marks(disk: ReadDisk) -> tuple[Checkpoint, tuple[int, int] | None]:
-    """The checkpoint, and the progress that belongs to it. Read again if a running broker wrote in between."""
+    """The checkpoint, and the progress that belongs to it. Both are read again if a running broker wrote in between."""
     data = read_or_empty(disk, CHECKPOINT_PATH, CHECKPOINT_BYTES)
     for _ in range(5):
         slots = read_or_empty(disk, PROGRESS_PATH, 2 * SLOT_BYTES)
@@ -319,7 +322,7 @@ def _marks(disk: ReadDisk) -> tuple[Checkpoint, tuple[int, int] | None]:
 
 
 def read_or_empty(disk: ReadDisk, path: str, limit_bytes: int) -> bytes:
-    """b"" for a file that is missing or cannot be read."""
+    """Content of a file; b"" if it is missing or cannot be read."""
     try:
         return disk.read(path, limit_bytes)
     except OSError:

@@ -1,4 +1,4 @@
-"""The state of timer messages by the files of a store: how far they are delivered, and what Apache's broker left."""
+"""The state of timer messages by the files of a store: how far they are delivered, and the files of Apache's broker."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from rmqha.store.timer import timer_log, timer_wheel, timer_width
 from rmqha.store.timer.timer_log import BadTimerLogError
 
 LIMIT_BYTES = 1 << 30
-"""More of one file is not read."""
+"""Most bytes that are read of one file."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimerInspection:
-    """`read_ms`: messages due before this wall time are delivered; `queue_offset`: entries of the timer topic's queue
-    from there on wait, whatever the timer log says. Both 0 if no file says so. `unit_count`: units of the timer log,
-    `waiting_count`: those of them that come at `read_ms` or later. `slot_count`: slots of the wheel that were used."""
+    """State of a store's timer messages. `read_ms`: messages due before this wall time are delivered; `queue_offset`:
+    entries of the timer topic's queue from there on wait, whatever the timer log says. Both are 0 if no file tells
+    them. `unit_count`: units of the timer log; `waiting_count`: units that are due at `read_ms` or later; `slot_count`:
+    slots of the wheel that were used."""
 
     read_ms: int
     queue_offset: int
@@ -26,13 +27,14 @@ class TimerInspection:
     waiting_count: int
     slot_count: int
     problem: str
-    """The first file that holds something else, with the place; "" if none does."""
+    """A sentence on the first file with bytes that do not belong there, with the place; "" if none has."""
     change: str
     """A change of timerPrecisionMs while messages waited, with the place; "" if there was none."""
 
 
 def inspect_timers(disk: ReadDisk) -> TimerInspection | None:
-    """None if no message has ever waited here. Raises StoreError for a file that cannot be read."""
+    """State of the timer messages of the store on `disk`; None if no message has ever waited there. Raises StoreError
+    for a file that cannot be read."""
     names = sorted(disk.list(timer_log.DIRECTORY)) if disk.is_directory(timer_log.DIRECTORY) else []
     has_check, has_wheel = disk.exists(timer_log.CHECK_PATH), disk.exists(timer_wheel.PATH)
     if not (has_check or has_wheel or names):
