@@ -34,8 +34,8 @@ LAG_EVERY = 3
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 
 
-def _label(word: NodeReport) -> str:
-    return node_label(word.node_name, None if word.replica is None else word.replica.broker_id, word.address)
+def _label(report: NodeReport) -> str:
+    return node_label(report.node_name, None if report.replica is None else report.replica.broker_id, report.address)
 
 
 class Recorder:
@@ -86,24 +86,24 @@ class Recorder:
 
     async def record_round(self) -> int:
         """Sample all replicas. Returns their number."""
-        seeds = BootstrapAddresses(
+        bootstrap = BootstrapAddresses(
             brokers=tuple(
                 (address, group.broker_name) for group in self._routes.groups() for address in group.addresses.values()
             )
         )
         # a replica's name is in its configuration, whose answer is long and seldom changes
-        has_new = any(address not in self._labels for address, _ in seeds.brokers)
+        has_new = any(address not in self._labels for address, _ in bootstrap.brokers)
         extent = SurveyScope.KEYS if has_new else SurveyScope.STATES
         async with RemotingClient(max_frame_bytes=MAX_ANSWER_BYTES) as client:
             now_ms = self._clock.now_ms()
-            snapshot = await Survey(client, seeds, ROUND_S, extent=extent).run()
+            snapshot = await Survey(client, bootstrap, ROUND_S, extent=extent).run()
         if has_new:
-            self._labels = {word.address: _label(word) for word in snapshot.nodes if word.answers}
+            self._labels = {report.address: _label(report) for report in snapshot.nodes if report.answers}
         before, before_ms = self._before
         found = rows(snapshot, before, (now_ms - before_ms) / 1000)
         self.replicas.put(self._clock.wall_ms(), replica_values(found))
         self._before = (snapshot, now_ms)
-        return len(seeds.brokers)
+        return len(bootstrap.brokers)
 
     async def record_lags(self) -> None:
         """Sample the consumer groups."""

@@ -1,7 +1,7 @@
-"""Answers that commands read: whoever says something else is one that could not be asked. Control plane.
+"""Parsing of servers' answers: a server whose answer has another form counts as unreachable. Control plane.
 
 A port that an address file names may have gone to another program that speaks the same protocol, to a server of
-another kind, or to a release that says it differently.
+another kind, or to a release whose answers have another form.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 
 UNREADABLE = (RemoteProtocolError, ValueError, TypeError, AttributeError, KeyError, IndexError)
-"""Errors that reading an answer of another shape raises."""
+"""Errors that parsing an answer of another form raises."""
 
 
 @contextmanager
-def reading(address: str, whose: str) -> Iterator[None]:
-    """UnreachableError for what cannot be read in here. `whose`: "a controller's"."""
+def readable_answer(address: str, whose: str) -> Iterator[None]:
+    """Context manager that makes an error of parsing inside an UnreachableError. `whose`: "a controller's"."""
     try:
         yield
     except UNREADABLE as error:
@@ -33,7 +33,7 @@ def reading(address: str, whose: str) -> Iterator[None]:
 
 def json_object(reply: Command, address: str, whose: str, members: tuple[str, ...] = ()) -> dict[str, Any]:
     """The JSON object that is the reply's body, with at least these members. Raises UnreachableError."""
-    with reading(address, whose):
+    with readable_answer(address, whose):
         found = loads(bytes(reply.body))
         if not isinstance(found, dict):
             raise ValueError("no JSON object")

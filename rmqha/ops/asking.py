@@ -1,4 +1,4 @@
-"""Single requests to servers, by an operator's tools. Control plane."""
+"""Single requests of an operator's tools to servers. Control plane."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 from rmqha.host.asking.shell import Caller, beside
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, UnreachableError
-from rmqha.ops.answer import reading
+from rmqha.ops.answer import readable_answer
 from rmqha.wire.command import Command
 from rmqha.wire.state.controller_state import ControllerState
 from rmqha.wire.state.json_record import JsonRecord
@@ -18,7 +18,7 @@ from rmqha.wire.state.replica_state import ReplicaState
 
 ASK_TIMEOUT_MS = 1000
 LARGE_BYTES = 64 * 1024
-"""A larger answer is parsed beside the event loop."""
+"""Size of an answer above which it is parsed in a thread."""
 _STATES: dict[type[JsonRecord], tuple[RequestCode, str]] = {
     ReplicaState: (RequestCode.RMQHA_GET_REPLICA_STATE, "a broker's"),
     ControllerState: (RequestCode.RMQHA_GET_CONTROLLER_STATE, "a controller's"),
@@ -27,7 +27,7 @@ _STATES: dict[type[JsonRecord], tuple[RequestCode, str]] = {
 StateT = TypeVar("StateT", ReplicaState, ControllerState, NameServerState)
 
 
-def asked(reply: Command, address: str) -> Command:
+def require_success(reply: Command, address: str) -> Command:
     """The reply if it is a success; RemoteError otherwise."""
     if reply.code != ResponseCode.SUCCESS:
         raise RemoteError(reply.code, reply.remark or "", address)
@@ -35,14 +35,15 @@ def asked(reply: Command, address: str) -> Command:
 
 
 async def ask(client: Caller, address: str, command: Command, timeout_ms: int = ASK_TIMEOUT_MS) -> Command:
-    """One request to one node. Raises UnreachableError or RemoteError."""
-    return asked(await client.call(address, command, timeout_ms), address)
+    """Send one request to one node. Raises UnreachableError or RemoteError."""
+    return require_success(await client.call(address, command, timeout_ms), address)
 
 
 async def ask_leader(
     client: Caller, addresses: list[str], command: Callable[[], Command], timeout_ms: int = ASK_TIMEOUT_MS
 ) -> tuple[Command, str]:
-    """One request to the leader of the controllers, whichever of `addresses` that is: (reply, who answered).
+    """Send one request to the leader of the controllers, whichever of `addresses` that is. Returns the reply and the
+    leader's address.
 
     Raises RemoteError for its refusal, UnreachableError if no leader can be found."""
     waiting, tried = list(addresses), set[str]()
@@ -62,13 +63,13 @@ async def ask_leader(
             trouble = f"{address} knows no leader" if not leader else f"{address} says that {leader} leads"
             waiting = [leader, *waiting] if leader else waiting
             continue
-        return asked(reply, address), address
+        return require_success(reply, address), address
     raise UnreachableError(f"no controller could be asked: {trouble}")
 
 
 async def state_of(client: Caller, address: str, schema: type[StateT]) -> StateT:
     """A server's own state. Raises UnreachableError or RemoteError."""
-    with reading(address, _STATES[schema][1]):
+    with readable_answer(address, _STATES[schema][1]):
         return await ask_state(client, address, schema)
 
 

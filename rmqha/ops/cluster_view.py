@@ -1,8 +1,8 @@
 """The nodes and groups of a cluster directory as a snapshot shows them, and what is not well. Pure, but for
 `ask_cluster`.
 
-Each answer is one party's word: the broker's about itself (request 52000), the controllers' about the group (52003),
-the name servers' about where clients go (106). A group is healthy when they agree.
+Each answer is one party's report: the broker's about itself (request 52000), the controllers' about the group (52003),
+the name servers' about the addresses that clients get (106). A group is healthy when they agree.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ STALL_FIX = 'see dmesg; if the disk does not come back replace it, see "A lost d
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node as it was a moment ago: what its servers said of themselves, None of those that it has not or that did not
-    answer."""
+    """A node as it was a moment ago: the states that its servers reported; None of a server that it does not have or
+    that did not answer."""
 
     node: NodeRecord
     alive: bool
@@ -48,7 +48,7 @@ class NodeView:
 
     @classmethod
     def of(cls, node: NodeRecord, servers: Iterable[NodeReport]) -> NodeView:
-        """`servers`: those of its process that were asked, none if it does not run."""
+        """The view of a node. `servers`: reports of its process's servers, none if it does not run."""
         asked = list(servers)
         return cls(
             node,
@@ -66,7 +66,7 @@ class NodeView:
 
     @property
     def release(self) -> str:
-        """The release of rmqha that its process runs, "" if it does not tell."""
+        """Release of rmqha that its process runs, "" if it is not known."""
         told = (self.replica, self.controller, self.name_server)
         return next((item.release for item in told if item is not None and item.release), "")
 
@@ -89,7 +89,7 @@ class GroupView:
     routes: dict[int, str] = field(default_factory=dict)
     """Broker id → address of the name servers' answer; the master is id 0."""
     rivals: tuple[str, ...] = ()
-    """Addresses of brokers of one name and one id, by the name servers' word."""
+    """Addresses of brokers that register under one name and one id, by the name servers' reports."""
 
     @classmethod
     def of(cls, name: str, snapshot: ClusterSnapshot) -> GroupView:
@@ -121,7 +121,7 @@ class ClusterView:
 
     @classmethod
     def of(cls, state: ClusterState, snapshot: ClusterSnapshot) -> ClusterView:
-        """`state`: the nodes that live are those that were asked."""
+        """The view of a cluster directory. `state`: its record, by which the nodes that run were asked."""
         servers: dict[str, list[NodeReport]] = {}
         for report in snapshot.nodes:
             if report.runs:
@@ -137,22 +137,23 @@ class ClusterView:
         return [view for view in self.nodes.values() if view.node.group == group]
 
     def is_maintained(self, node: NodeView) -> bool:
-        """True if the controllers say so of this node; False if none of them told, and for what is no broker."""
+        """True if the controllers report this node as in maintenance; False if none answered, and for what is no
+        broker."""
         return node.node.is_broker and node.node.address in self.groups[node.node.group].in_maintenance
 
     def is_drained(self, node: NodeView) -> bool:
-        """True if the controllers say so of this node; it may be stopped."""
+        """True if the controllers report this node as drained: it may be stopped."""
         return node.node.is_broker and node.node.address in self.groups[node.node.group].drained
 
 
 async def ask_cluster(client: Caller, state: ClusterState) -> ClusterView:
-    """Ask all nodes that live at once; never raises for a node that does not answer."""
+    """Ask all nodes that run, at once. Never raises for a node that does not answer."""
     survey = Survey(client, BootstrapAddresses.of_living(state), ASK_TIMEOUT_S, extent=SurveyScope.STATES)
     return ClusterView.of(state, await survey.run())
 
 
 def problems(view: ClusterView) -> dict[str, str]:
-    """Problems, node → sentence; groups under their own name. Empty = healthy."""
+    """Problems as node → sentence; those of groups under the group's name. Empty if all is healthy."""
     found: dict[str, str] = {}
     for name, node in view.nodes.items():
         if not node.alive:
@@ -191,8 +192,8 @@ def _own_faults(state: ReplicaState) -> str:
 
 
 def problems_of(view: ClusterView, names: Collection[str]) -> dict[str, str]:
-    """Problems that keep the nodes and groups in `names` from being well. A broker whose group has no master is not,
-    since who is in the SyncStateSet is not known then; where the group is in `names` too, that is said once."""
+    """Problems of the nodes and groups in `names`. A broker whose group has no master has one, since it is not known
+    then who is in the SyncStateSet; if the group is in `names` too, that is said once."""
     found = problems(view)
     for group in view.groups.values():
         if group.name not in names and (trouble := _leaderless(group, view.replicas(group.name))):
@@ -236,7 +237,7 @@ def rivals_words(addresses: Collection[str]) -> str:
 
 
 def damage_words(state: ReplicaState) -> str:
-    """A sentence on damage in a replica's log that does not mend by itself, "" if nothing is."""
+    """A sentence on damage in a replica's log that is not repaired by itself, "" without such damage."""
     damage = state.damage or DamageState()
     if damage.refused is not None:
         return f"its log ends at {damage.refused.phy_offset}: {damage.refused.reason}"
@@ -249,7 +250,7 @@ def damage_words(state: ReplicaState) -> str:
 
 
 def _leaderless(group: GroupView, replicas: Iterable[NodeView]) -> str:
-    """The reason why nobody can say what its replicas are, "" if the controllers can."""
+    """The reason why the state of its replicas is not known, "" if the controllers tell it."""
     if _is_static(replicas) or (group.told is not None and group.told.master_broker_id is not None):
         return ""
     if group.told is None:
@@ -307,7 +308,7 @@ def outside_words(state: ReplicaState) -> str:
 
 
 def _static_problems(group: GroupView, replicas: dict[str, NodeView]) -> dict[str, str]:
-    """A static group: the master is writable and routed, every slave follows it."""
+    """Problems of a static group: its master must be writable and routed, and every slave must follow it."""
     found = {}
     for name, node in replicas.items():
         state = node.replica

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Verdict(IntEnum):
-    """In the order of reading."""
+    """Verdict of a finding, in the order of reading."""
 
     WRONG = 0
     """Something does not work, or loses what was promised."""
@@ -21,7 +21,7 @@ class Verdict(IntEnum):
 
 
 class Consequence(IntEnum):
-    """The order of reading what is equally wrong: clients first, then causes."""
+    """Consequence of a finding, by which findings with one verdict are ordered: clients first, then causes."""
 
     NO_WRITES = 0
     """Clients cannot send."""
@@ -32,8 +32,8 @@ class Consequence(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`subject` is a node, a group or "machine", `check` what the doctor looked at, "" of others, `fix` a command or
-    what to change."""
+    """One finding: a verdict and a sentence. `subject`: a node, a group or "machine"; `check`: the doctor's check, ""
+    of other findings; `fix`: a command, or the change to make."""
 
     verdict: Verdict
     subject: str
@@ -85,12 +85,12 @@ def wrong(subject: str, check: str, sentence: str, fix: str) -> Finding:
 
 
 def in_order(findings: Sequence[Finding]) -> list[Finding]:
-    """The worst first, else as they were found."""
+    """The findings, the worst first, else in the order in which they were found."""
     return sorted(findings, key=lambda item: (item.verdict, item.consequence))
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings that are the same of several subjects as one, in the place of the first."""
+    """The findings; equal ones of several subjects are one, in the place of the first."""
     subjects: dict[tuple[Verdict, str, str, str], list[str]] = {}
     for item in findings:
         subjects.setdefault((item.verdict, item.check, item.sentence, item.fix), []).append(item.subject)
@@ -101,7 +101,7 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def count_words(findings: Sequence[Finding]) -> str:
-    """ "1 wrong, 2 warnings, 30 ok"."""
+    """The numbers of findings in words: "1 wrong, 2 warnings, 30 ok"."""
     counts = {verdict: sum(item.verdict is verdict for item in findings) for verdict in Verdict}
     warnings = "1 warning" if counts[Verdict.WARN] == 1 else f"{counts[Verdict.WARN]} warnings"
     return f"{counts[Verdict.WRONG]} wrong, {warnings}, {counts[Verdict.OK]} ok"

@@ -1,4 +1,4 @@
-"""A replica that refuses to follow its master: where their logs part, and what each has alone from there on. Pure."""
+"""A replica that refuses to follow its master: the point where their logs part, and the bytes behind it. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from rmqha.wire.state.replica_state import ReplicaState
 
 @dataclass(frozen=True, slots=True)
 class RefusedFork:
-    """`point`: up to there both logs are the same; the beginning of the log that is left if they share nothing."""
+    """A fork because of which a replica refuses to follow. `point`: offset up to which both logs are the same; the
+    first offset of the logs if they share nothing."""
 
     node: str
     group: str
@@ -33,7 +34,7 @@ class RefusedFork:
 
 
 def forks_of(view: ClusterView) -> list[RefusedFork]:
-    """Every replica that refuses, by name. A group without a master that answers has none to part from."""
+    """Forks of all replicas that refuse, by name. In a group without a master that answers there is none."""
     return [
         fork_between(view, node, master)
         for _, node in sorted(view.nodes.items())
@@ -44,8 +45,8 @@ def forks_of(view: ClusterView) -> list[RefusedFork]:
 
 
 def silent_replicas(view: ClusterView) -> list[str]:
-    """Names of the replicas that did not answer, so that nobody knows whether they refuse. Raises UnreachableError if
-    none did."""
+    """Names of the replicas that did not answer: whether they refuse is not known. Raises UnreachableError if none
+    answered."""
     replicas = [node for _, node in sorted(view.nodes.items()) if node.node.is_broker]
     silent = [node.node.name for node in replicas if node.replica is None]
     if replicas and len(silent) == len(replicas):
@@ -54,7 +55,7 @@ def silent_replicas(view: ClusterView) -> list[str]:
 
 
 def master_of(view: ClusterView, group: str) -> NodeView | None:
-    """The master of the highest epoch by its own word."""
+    """The node that reports itself as master, with the highest epoch; None without one."""
     leading = [node for node in view.replicas(group) if node.replica is not None and node.replica.leads]
     return max(leading, key=lambda node: (node.replica.epoch or 0) if node.replica is not None else 0, default=None)
 
@@ -76,8 +77,8 @@ def fork_between(view: ClusterView, node: NodeView, master: NodeView) -> Refused
 
 
 def require_repairable(view: ClusterView, name: str) -> RefusedFork:
-    """The fork of a replica that may be copied anew: it refuses, another leads and takes messages, and the controllers
-    do not count it in the set. Raises RmqhaError otherwise, UnreachableError if it does not answer."""
+    """The fork of a replica that may be copied anew: it refuses, another replica is master and takes messages, and the
+    controllers do not count it in the set. Raises RmqhaError otherwise, UnreachableError if it does not answer."""
     node = view.nodes[name]
     if node.replica is None:
         raise UnreachableError(

@@ -1,4 +1,4 @@
-"""Ask the brokers of a group, found by a name server, how they are: ours and Apache RocketMQ's. Control plane.
+"""States of the brokers of a group that a name server tells, ours and Apache RocketMQ's. Control plane.
 
 Partial results count: a broker that does not answer has its error instead, and every answer names its address.
 """
@@ -24,7 +24,7 @@ ASK_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """Reports of a broker group's brokers: who answered for it."""
+    """Reports of a broker group's brokers."""
 
     name: str
     cluster: str
@@ -32,7 +32,7 @@ class GroupReport:
 
     @property
     def masters(self) -> list[NodeReport]:
-        """Normally one; two for a moment after a cut-off master came back."""
+        """The masters: normally one; two for a moment after a cut-off master came back."""
         found = [view for view in self.brokers if view.leads_group]
         return sorted(found, key=lambda view: -((view.replica.epoch if view.replica is not None else None) or 0))
 
@@ -67,9 +67,11 @@ async def find_groups(client: Caller, namesrv: str) -> dict[str, GroupReport]:
 
 
 async def ask_groups(client: Caller, groups: Sequence[GroupReport]) -> list[GroupReport]:
-    """Ask the brokers of all groups at once: the groups with their reports."""
-    seeds = BootstrapAddresses(brokers=tuple((item.address, group.name) for group in groups for item in group.brokers))
-    found = await Survey(client, seeds, ASK_TIMEOUT_S, extent=SurveyScope.KEYS).run()
+    """Ask the brokers of all groups at once. Returns the groups with their reports."""
+    bootstrap = BootstrapAddresses(
+        brokers=tuple((item.address, group.name) for group in groups for item in group.brokers)
+    )
+    found = await Survey(client, bootstrap, ASK_TIMEOUT_S, extent=SurveyScope.KEYS).run()
     told = {report.address: report for report in found.nodes}
 
     def asked(item: NodeReport) -> NodeReport:
@@ -80,14 +82,14 @@ async def ask_groups(client: Caller, groups: Sequence[GroupReport]) -> list[Grou
 
 
 async def ask_broker(client: Caller, address: str) -> NodeReport:
-    """State and keys of a broker; `error` without an answer."""
+    """State and keys of a broker; with `error` if it does not answer."""
     unasked = GroupReport("", "", (NodeReport(ServerKind.BROKER, address),))
     (group,) = await ask_groups(client, [unasked])
     return group.brokers[0]
 
 
 async def controllers_are_ours(client: Caller, addresses: list[str]) -> bool | None:
-    """True if the group's controllers are rmqha's; None if none of them answers."""
+    """True if the group's controllers are rmqha's; None if none answers."""
     for address in addresses:
         try:
             await ask(client, address, Command(RequestCode.RMQHA_GET_CONTROLLER_STATE))
@@ -101,7 +103,7 @@ async def controllers_are_ours(client: Caller, addresses: list[str]) -> bool | N
 
 
 async def elects_uncleanly(client: Caller, addresses: list[str]) -> bool | None:
-    """enableElectUncleanMaster as a controller tells it (request 1010); None if none does."""
+    """Value of enableElectUncleanMaster at a controller (request 1010); None if none answers."""
     for address in addresses:
         try:
             reply = await ask(client, address, Command(RequestCode.CONTROLLER_GET_CONFIG))
@@ -114,7 +116,7 @@ async def elects_uncleanly(client: Caller, addresses: list[str]) -> bool | None:
 
 
 def promise_of(view: NodeReport) -> tuple[dict[str, EffectiveValue], Guarantee]:
-    """The keys as they count for this broker, and what they promise in its state."""
+    """The effective keys of this broker, and what they promise in its state."""
     state = view.replica
     keys = effective_keys(view.keys, state.total_replicas if state is not None else None)
     members = None if state is None else state.ack_union if state.ha_mode == "ap" else state.sync_state_set

@@ -32,13 +32,13 @@ ACK_DEFAULTS = {
     "syncFlushTimeout": "5000",
     "flushIntervalCommitLog": "500",
 }
-"""The keys that say what an acknowledgement means, with BrokerConfig's defaults: that class costs a command a tenth of
-the time until its first output."""
+"""The keys that say what an acknowledgement means, with BrokerConfig's defaults. They are repeated here because loading
+that class costs a command a tenth of the time until its first output."""
 
 
 @dataclass(frozen=True, slots=True)
 class EffectiveValue:
-    """A key as it counts, and where that comes from."""
+    """The effective value of a key, and its source."""
 
     key: str
     value: str
@@ -47,7 +47,8 @@ class EffectiveValue:
 
 
 def effective_keys(given: Mapping[str, str], total_replicas: int | None = None) -> dict[str, EffectiveValue]:
-    """`given` is what a broker tells of its keys, ours or Apache's. `total_replicas`: as the controllers have it."""
+    """Effective values of the keys. `given`: a broker's keys by its own report, ours or Apache's; `total_replicas`: by
+    the controllers."""
     mode = given.get("haMode", "")
     preset = PRESETS.get(mode, {})
     found = {}
@@ -69,7 +70,7 @@ def effective_keys(given: Mapping[str, str], total_replicas: int | None = None) 
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """Each a list of sentences. `kind` is CP, AP or static."""
+    """The guarantee of a group, in sentences. `kind` is CP, AP or static."""
 
     kind: str
     acknowledged: str
@@ -86,7 +87,8 @@ def promise(
     needed: int | None = None,
     is_static: bool = False,
 ) -> Guarantee:
-    """`set_size`, `one_copy_synced` and `needed` (replicas that must hold a record now) are the master's, if known."""
+    """The guarantee that keys give. `set_size`, `one_copy_synced` and `needed` (replicas that must hold a record now)
+    are the master's, if known."""
     value = {key: item.value for key, item in keys.items()}
     if is_static:
         return _static(value)
@@ -179,7 +181,7 @@ def _ap(value: Mapping[str, str], set_size: int | None, needed: int | None) -> G
 
 
 def _ap_losses(value: Mapping[str, str], sure: int, whole_set: bool) -> list[str]:
-    """`sure`: replicas that hold an acknowledged message at least."""
+    """Sentences on what an AP group may lose. `sure`: number of replicas that hold each acknowledged message."""
     if sure == 1:
         dead = (
             "the master dies while it is alone in the set: what it acknowledged alone is lost if another is elected"
@@ -196,7 +198,7 @@ def _ap_losses(value: Mapping[str, str], sure: int, whole_set: bool) -> list[str
 
 
 def _without_effect(value: Mapping[str, str], is_async: bool, whole_set: bool) -> list[str]:
-    """Keys that say something which another key overrules."""
+    """Sentences on keys without effect, which another key overrules."""
     why = "allAckInSyncStateSet=true" if whole_set else "brokerRole=ASYNC_MASTER" if is_async else ""
     if not why:
         return []
@@ -226,7 +228,7 @@ def _static(value: Mapping[str, str]) -> Guarantee:
 def conditions(
     *, controllers_ours: bool | None, master_ours: bool, unclean: bool | None, is_cp: bool, is_static: bool
 ) -> list[str]:
-    """Conditions that the promise needs besides the keys (ruling 10 and C4); unknown is said as such."""
+    """Sentences on the conditions of the guarantee besides the keys (ruling 10 and C4), also on unknown ones."""
     if is_static:
         return []
     found = []

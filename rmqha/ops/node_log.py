@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 from rmqha.host.asking.shell import Caller
 from rmqha.model.code import RequestCode
-from rmqha.ops.answer import reading
+from rmqha.ops.answer import readable_answer
 from rmqha.ops.asking import ask
 from rmqha.wire.command import Command
 
 PIECE_BYTES = 64 * 1024
 MAX_TAIL_BYTES = 4 * 1024 * 1024
-"""Most bytes that are fetched for the last lines of a log."""
+"""Most bytes that are read for the last lines of a log."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLogPiece:
-    """Bytes of a node's log from `offset` on. `file` is another one after each rotation."""
+    """Bytes of a node's log from `offset` on. `file` changes at each rotation."""
 
     file: str
     offset: int
@@ -38,19 +38,19 @@ class NodeLog:
         self._audit = audit
 
     async def piece(self, offset: int | None, count: int = PIECE_BYTES, file: str = "") -> NodeLogPiece:
-        """From `offset` on, or the last `count` bytes; never more than the node tells at once. While the one before the
-        log is `file` and holds `offset`, it is read."""
+        """The piece from `offset` on, or the last `count` bytes; never more than the node gives at once. If `file` is
+        the rotated log before the present one and holds `offset`, the piece is of that."""
         fields = {"version": "1", "maxBytes": str(count)}
         fields |= {"audit": "true"} if self._audit else {}
         fields |= {"offset": str(offset)} if offset is not None else {}
         fields |= {"file": file} if file else {}
         reply = await ask(self._client, self._address, Command(RequestCode.RMQHA_READ_LOG_FILE, fields))
-        with reading(self._address, "a server's"):
+        with readable_answer(self._address, "a server's"):
             ext = reply.ext
             return NodeLogPiece(ext["file"], int(ext["offset"]), int(ext["end"]), bytes(reply.body))
 
     async def last_lines(self, count: int) -> tuple[list[str], NodeLogPiece]:
-        """The last `count` lines, fewer if they are longer than MAX_TAIL_BYTES, and the piece behind which to go on."""
+        """The last `count` lines, fewer if they are longer than MAX_TAIL_BYTES, and the last piece, for `added`."""
         last = first = await self.piece(None)
         data = last.data
         while first.offset > 0 and data.count(b"\n") <= count and len(data) < MAX_TAIL_BYTES:
@@ -63,8 +63,8 @@ class NodeLog:
         return lines[len(lines) - min(count, len(lines)) :], last
 
     async def added(self, last: NodeLogPiece) -> NodeLogPiece:
-        """Bytes that were added since; if the log was rotated, the rest of the old file first, then each newer one from
-        its beginning."""
+        """The bytes that were added after `last`. If the log was rotated, the rest of the old file comes first, then
+        each newer one from its beginning."""
         found = await self.piece(last.next_offset, file=last.file)
         if found.offset == (last.next_offset if found.file == last.file else 0):
             return found

@@ -1,4 +1,4 @@
-"""Names of the replicas of a group, for sentences about those of which only the id is told. Pure."""
+"""Names of the replicas of a group, for sentences about replicas of which only the id is known. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rmqha.ops.snapshot import ClusterSnapshot, NodeReport, ServerKind
 
 
 class ReplicaNames:
-    """`labels` by broker id; a replica that is not among them goes by its id."""
+    """Names of a group's replicas. `labels`: by broker id; a replica without one is named by its id."""
 
     def __init__(self, labels: Mapping[int, str] | None = None) -> None:
         self._labels = labels or {}
@@ -19,7 +19,7 @@ class ReplicaNames:
         return self._labels.get(broker_id) or node_label("", broker_id)
 
     def all_of(self, broker_ids: Iterable[int]) -> str:
-        """Several of them, in the order of their ids."""
+        """Names of several replicas, in the order of their ids."""
         return ", ".join(self.of(broker_id) for broker_id in sorted(broker_ids)) or "nobody"
 
 
@@ -45,7 +45,7 @@ def with_names(snapshot: ClusterSnapshot) -> ClusterSnapshot:
 
 
 def replica_names(reports: Iterable[NodeReport], group: str) -> ReplicaNames:
-    """From the controllers, who know also those that are away, and from what each broker tells of itself."""
+    """Names by the controllers' reports, which also have replicas that do not answer, and by each broker's own."""
     reports = list(reports)
     local = {report.address: report.name for report in reports if report.kind is ServerKind.BROKER and report.name}
     labels: dict[int, str] = {}

@@ -1,6 +1,6 @@
-"""A cluster that no directory here tells of, found by asking its servers: commands take it as they take a directory's.
+"""A cluster without a directory here, found by asking its servers: commands take it as they take a directory's.
 
-Control plane. A node goes by the name that the controllers or its file give it, else by its address.
+Control plane. A node has the name that the controllers or its file give it, else its address.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rmqha.ops.survey import BootstrapAddresses, Survey, SurveyScope
 
 FIND_S = 3.0
 NOWHERE = Path("/dev/null")
-"""Directory of a cluster that has none here: nothing can be in it, and nothing can be written into it."""
+"""Directory of a cluster that has none here: it can hold nothing, and nothing can be written into it."""
 KINDS = {
     ServerKind.NAME_SERVER: NodeKind.NAMESRV,
     ServerKind.CONTROLLER: NodeKind.CONTROLLER,
@@ -28,7 +28,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class RemoteNode(NodeRecord):
-    """A server elsewhere: its process is not seen, only whether it answers."""
+    """A server elsewhere: its process is not visible, only whether it answers."""
 
     answers: bool = True
 
@@ -38,7 +38,7 @@ class RemoteNode(NodeRecord):
 
 
 class RemoteCluster(ClusterState):
-    """The servers that were found. `found`: what they said then."""
+    """A cluster elsewhere. `found`: the snapshot in which its servers were found."""
 
     is_remote = True
     found: ClusterSnapshot
@@ -51,13 +51,13 @@ class RemoteCluster(ClusterState):
         return {}
 
     def view(self) -> ClusterView:
-        """The cluster as it was when it was found: nobody is asked again."""
+        """The cluster as it was when it was found: no server is asked again."""
         reports = [replace(node, name=node.title, runs=node.answers) for node in self.found.nodes]
         return ClusterView.of(self, ClusterSnapshot.of(reports))
 
 
 def cluster_of(snapshot: ClusterSnapshot) -> RemoteCluster:
-    """The nodes of a survey. Raises UnreachableError if none of them answers, or those that do know nobody."""
+    """The cluster of a survey's nodes. Raises UnreachableError if none answers, or if those that do know no others."""
     if not snapshot.answered:
         trouble = "; ".join(node.error for node in snapshot.nodes) or "no address is given"
         raise UnreachableError(f"nobody of that cluster answers: {trouble}")
@@ -87,7 +87,7 @@ def _record(node: NodeReport) -> NodeRecord:
 
 
 async def find_remote(name_servers: tuple[str, ...], controllers: tuple[str, ...]) -> RemoteCluster:
-    """Ask these, and whoever they name."""
+    """Find a cluster by asking these servers, and all that they name."""
     async with open_client() as client:
-        seeds = BootstrapAddresses(name_servers, controllers)
-        return cluster_of(await Survey(client, seeds, FIND_S, extent=SurveyScope.NAMED).run())
+        bootstrap = BootstrapAddresses(name_servers, controllers)
+        return cluster_of(await Survey(client, bootstrap, FIND_S, extent=SurveyScope.NAMED).run())

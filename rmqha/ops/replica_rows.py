@@ -1,4 +1,4 @@
-"""The rows of `rmqha top` for each replica, from what the nodes say now and said a moment ago. Pure."""
+"""The rows of `rmqha top`, one for each replica, made of two snapshots. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rmqha.wire.state.replica_state import LEADING_ROLES, ReplicaState, SlaveSta
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One replica; None where it does not apply or nobody told. Rates and latencies are of the time between two looks,
-    of the sends that were acknowledged in it; a latency is the upper end of its power of two, in ms."""
+    """One replica; None where a value does not apply or is not known. Rates and latencies are of the sends that were
+    acknowledged between two snapshots; a latency is the upper end of its power of two, in ms."""
 
     node: str
     address: str
@@ -47,7 +47,8 @@ class Row:
 
 
 def rows(now: ClusterSnapshot, before: ClusterSnapshot, elapsed_s: float) -> list[Row]:
-    """All replicas, by group and name. `before`: the snapshot of `elapsed_s` ago, an empty one at the first look."""
+    """Rows of all replicas, by group and name. `before`: the snapshot of `elapsed_s` ago, an empty one the first
+    time."""
     earlier = before.replicas
     found = []
     for name in now.groups:
@@ -56,27 +57,28 @@ def rows(now: ClusterSnapshot, before: ClusterSnapshot, elapsed_s: float) -> lis
         brokers = now.brokers_of(name)
         master = _master(brokers)
         made = [
-            _row(word, name, told.get(word.address), master, earlier.get(word.address), elapsed_s) for word in brokers
+            _row(report, name, told.get(report.address), master, earlier.get(report.address), elapsed_s)
+            for report in brokers
         ]
         found += sorted(made, key=lambda row: (row.node, row.address))
     return found
 
 
 def _master(brokers: Iterable[NodeReport]) -> ReplicaState | None:
-    """The state that the master of the highest epoch tells; None if none answers."""
-    masters = [word.replica for word in brokers if word.replica is not None and word.replica.leads]
+    """State of the master with the highest epoch; None if none answers."""
+    masters = [report.replica for report in brokers if report.replica is not None and report.replica.leads]
     return max(masters, key=lambda state: state.epoch or 0, default=None)
 
 
 def _row(
-    word: NodeReport,
+    report: NodeReport,
     group: str,
     told: RegisteredReplica | None,
     master: ReplicaState | None,
     before: ReplicaState | None,
     elapsed_s: float,
 ) -> Row:
-    state = word.replica
+    state = report.replica
     registered_id = told.broker_id if told is not None else None
     broker_id = registered_id if state is None else state.broker_id
     members = master.sync_state_set if master is not None else None
@@ -84,15 +86,15 @@ def _row(
     if told is not None and told.in_sync_state_set is not None:
         in_set = told.in_sync_state_set
     bare = Row(
-        word.title,
-        word.address,
+        report.title,
+        report.address,
         group,
         broker_id,
-        "down" if word.error else "apache",
+        "down" if report.error else "apache",
         in_set=in_set,
         in_maintenance=told is not None and told.in_maintenance,
         drained=told is not None and told.drained,
-        error=word.error,
+        error=report.error,
     )
     if state is None:
         return bare
@@ -117,14 +119,14 @@ def _row(
 
 
 def _rate(count: int | None, before: int | None, elapsed_s: float) -> float | None:
-    """None at the first look, and after a restart of the broker."""
+    """Growth of a count per second; None for the first snapshot, and after a restart of the broker."""
     if count is None or before is None or count < before or elapsed_s <= 0:
         return None
     return round((count - before) / elapsed_s, 1)
 
 
 def latencies(now: WaitingSends | None, before: WaitingSends | None) -> tuple[int | None, int | None]:
-    """(p50, p99) of the acknowledgements between two looks; None if there was none."""
+    """p50 and p99 (ms) of the acknowledgements between two snapshots; None if there was none."""
     if now is None or before is None or now.latency_counts is None or before.latency_counts is None:
         return None, None
     old, new = before.latency_counts, now.latency_counts
@@ -135,7 +137,7 @@ def latencies(now: WaitingSends | None, before: WaitingSends | None) -> tuple[in
 
 
 def _quantile(counts: Sequence[int], share: float) -> int:
-    """Place n counts the waits of n bits, of less than 2**n ms."""
+    """Upper bound (ms) of the quantile `share`. Place n of `counts` counts waits of n bits, of less than 2**n ms."""
     wanted, seen = share * sum(counts), 0
     for place, count in enumerate(counts):
         seen += count

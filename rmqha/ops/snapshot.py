@@ -1,7 +1,7 @@
-"""A cluster as its nodes told of themselves in one round of questions: the one picture that all observers read. Pure.
+"""Snapshot of a cluster: the reports of its nodes in one round of questions, which all observers share. Pure.
 
 Health, `rmqha status`, `top`, `describe`, `explain-wait`, the name server's page and the drills are made from it.
-`rmqha.ops.survey` asks for it. It has a version, and JSON both ways.
+`rmqha.ops.survey` takes it. It has a version, and JSON both ways.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VERSION = 1
 
 
 class ServerKind(Enum):
-    """In the order of a snapshot."""
+    """Kinds of servers, in the order of a snapshot."""
 
     NAME_SERVER = "name server"
     CONTROLLER = "controller"
@@ -30,8 +30,8 @@ class ServerKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SecurityFile(JsonRecord):
-    """A file of certificates, accounts or credentials that a process reads. `problem`: why it is not in force, ""
-    if it is; `expires_in_ms`: None if nothing in it ends."""
+    """A file of certificates, accounts or credentials that a process reads. `problem`: why it is not in force, "" if it
+    is; `expires_in_ms`: None if nothing in it expires."""
 
     key: str
     file: str
@@ -41,14 +41,14 @@ class SecurityFile(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SyncedReplica(JsonRecord):
-    """A member of the SyncStateSet, as Apache's controller tells it."""
+    """A member of the SyncStateSet, by Apache's controller."""
 
     broker_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ApacheGroup(JsonRecord):
-    """A group as Apache's leading controller tells it (request 1006)."""
+    """A group, by Apache's leading controller (request 1006)."""
 
     master_broker_id: int | None = None
     master_epoch: int | None = None
@@ -74,16 +74,16 @@ class ApacheEpochs(JsonRecord):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class NodeReport(JsonRecord):
-    """Answers of one server. `error` is one sentence if it says nothing; what it says is then empty."""
+    """Report of one server: its answers. `error` is one sentence if it did not answer; all else is empty then."""
 
     kind: ServerKind
     address: str
     name: str = ""
     """Name of a node of the cluster directory; "" of any other."""
     groups: frozenset[str] = frozenset()
-    """Groups in which a broker was heard of."""
+    """Groups in which some node named the broker."""
     runs: bool | None = None
-    """True if its process lives; None: it is none of the cluster directory."""
+    """True if its process runs; None of a server that is not in the cluster directory."""
     error: str = ""
     refuses: bool = False
     """True if it answered, and `error` is its refusal."""
@@ -93,7 +93,7 @@ class NodeReport(JsonRecord):
     replica: ReplicaState | None = None
     """State of a broker, None of Apache's."""
     before: ReplicaState | None = None
-    """`replica` a moment earlier, if there was a second look."""
+    """`replica` of the first round, if there was a second one."""
     controller: ControllerState | None = None
     """State of a controller, None of Apache's."""
     name_server: NameServerState | None = None
@@ -105,13 +105,13 @@ class NodeReport(JsonRecord):
     security: tuple[SecurityFile, ...] = ()
     """Files of its process, by request 52017; () of a node that has no such request."""
     leads: bool = False
-    """True of a controller that says so."""
+    """True of a controller that reports itself as leader."""
     apache_groups: dict[str, ApacheGroup] = field(default_factory=dict)
-    """Groups by the word of Apache's leading controller."""
+    """Groups by Apache's leading controller."""
     registered_name: str = ""
-    """Name of a broker's node as the controllers know it."""
+    """Name of a broker's node by the controllers."""
     is_namesake: bool = False
-    """True of a broker whose name is another's by better right; it goes by its address."""
+    """True of a broker whose name belongs to another one; it is named by its address."""
 
     @property
     def answers(self) -> bool:
@@ -119,19 +119,19 @@ class NodeReport(JsonRecord):
 
     @property
     def release(self) -> str:
-        """The release of rmqha that it runs, "" if it does not tell."""
+        """Release of rmqha that it runs, "" if it is not known."""
         told = (self.replica, self.controller, self.name_server)
         return next((item.release for item in told if item is not None and item.release), "")
 
     @property
     def title(self) -> str:
-        """The name by which people know it."""
+        """Name of the server in texts for people."""
         return self.name or self.node_name or self.address
 
     @property
     def node_name(self) -> str:
-        """The name of a broker's node: the one in the cluster directory, else by the number in its file, else as
-        the controllers know it; "" if nobody told."""
+        """Name of a broker's node: the one in the cluster directory, else by the number in its file, else by the
+        controllers; "" if it is not known."""
         if self.is_namesake:
             return ""
         number = self.keys.get("brokerId", "")
@@ -146,26 +146,26 @@ class NodeReport(JsonRecord):
 
     @property
     def group(self) -> str:
-        """Group of a broker; "" if nobody told."""
+        """Group of a broker; "" if it is not known."""
         named = (self.replica.broker_name if self.replica is not None else "") or self.keys.get("brokerName")
         return named or next(iter(sorted(self.groups)), "")
 
     @property
     def leads_group(self) -> bool:
-        """True for a master, by its own word; by where clients are routed if it is not ours or is silent."""
+        """True for a master by its own report; for one that is not ours or did not answer, by the routes of clients."""
         return self.routed_id == 0 if self.replica is None else self.replica.leads
 
     @property
     def told_groups(self) -> Mapping[str, GroupState]:
-        """Groups that a controller of ours knows."""
+        """Groups by this controller, which is ours."""
         return {} if self.controller is None else self.controller.groups
 
     def is_of(self, group: str) -> bool:
-        """True of a broker that belongs to the group, by its own word or another's."""
+        """True of a broker that belongs to the group, by its own report or another's."""
         return self.kind is ServerKind.BROKER and (group in self.groups or group == self.group)
 
     def about(self, group: str) -> NodeReport:
-        """A controller's or name server's report without what it says of other groups."""
+        """A controller's or name server's report without other groups."""
         own = {group: self.routes[group]} if group in self.routes else {}
         if self.controller is None:
             return replace(self, routes=own)
@@ -174,8 +174,8 @@ class NodeReport(JsonRecord):
 
 
 def _told_apart(reports: Sequence[NodeReport]) -> list[NodeReport]:
-    """The reports, in which a name is one broker's: that of the cluster directory, else that of the one with its
-    number. Two files with one brokerId make two brokers of one name, of which the second got another id."""
+    """The reports, in which each name is that of one broker: of the one in the cluster directory, else of the one with
+    its number. Two files with one brokerId make two brokers of one name, of which the second got another id."""
     brokers: dict[str, list[NodeReport]] = {}
     for report in reports:
         if report.kind is ServerKind.BROKER:
@@ -206,7 +206,7 @@ class ClusterSnapshot(JsonRecord):
 
     @classmethod
     def from_json(cls, found: object) -> Self:
-        """Raises ValueError for what is no snapshot, or one of a newer release."""
+        """The snapshot in a JSON document. Raises ValueError for what is no snapshot, or one of a newer release."""
         made = super(ClusterSnapshot, cls).from_json(found)
         if made.version > VERSION:
             raise ValueError(f"it is a snapshot of version {made.version}; this release reads up to {VERSION}")
@@ -220,7 +220,7 @@ class ClusterSnapshot(JsonRecord):
         return [node for node in self.nodes if node.is_of(group)]
 
     def rivals(self, group: str) -> list[str]:
-        """Addresses of brokers that name servers hear of under one id of the group, each in turn."""
+        """Addresses of brokers of the group that register under one id, by the name servers."""
         told = (node.name_server for node in self.nodes if node.name_server is not None)
         return sorted({address for state in told for address in (state.contested or {}).get(group, ())})
 
@@ -235,7 +235,7 @@ class ClusterSnapshot(JsonRecord):
     # --- what they say together -------------------------------------------------------------------------------------
     @property
     def groups(self) -> list[str]:
-        """All groups that somebody has named."""
+        """All groups that some server has named."""
         found = set[str]()
         for node in self.nodes:
             if node.kind is ServerKind.BROKER:
@@ -244,7 +244,7 @@ class ClusterSnapshot(JsonRecord):
         return sorted(found)
 
     def told_group(self, name: str) -> GroupState | None:
-        """The group as the leading controller has it, else as the controller that knows the highest epoch."""
+        """The group by the leading controller, else by the controller that knows the highest epoch."""
         told = [(node.leads, node.told_groups[name]) for node in self.nodes if name in node.told_groups]
         best = max(told, key=lambda item: (item[0], item[1].master_epoch), default=None)
         return None if best is None else best[1]
@@ -263,7 +263,7 @@ class ClusterSnapshot(JsonRecord):
 
     @property
     def releases(self) -> dict[str, list[str]]:
-        """Names of nodes by the release that they run; under "" those that answer and do not tell."""
+        """Names of nodes by the release that they run; under "" those that answer without telling it."""
         found: dict[str, dict[str, None]] = {}
         for node in self.nodes:
             if node.answers and (node.release or node.kind is not ServerKind.NAME_SERVER):
@@ -273,9 +273,9 @@ class ClusterSnapshot(JsonRecord):
     # --- beside an earlier one --------------------------------------------------------------------------------------
     @property
     def replicas(self) -> dict[str, ReplicaState]:
-        """States of the brokers that told theirs, by address."""
+        """States of the brokers that reported theirs, by address."""
         return {node.address: node.replica for node in self.nodes if node.replica is not None}
 
     def after(self, earlier: Mapping[str, ReplicaState]) -> ClusterSnapshot:
-        """This snapshot with `before` from `earlier`, the states by address: what stands still is seen by that."""
+        """This snapshot with `before` from `earlier`, states by address: by it a standstill is seen."""
         return replace(self, nodes=tuple(replace(node, before=earlier.get(node.address)) for node in self.nodes))

@@ -1,8 +1,8 @@
-"""Ask every node that a cluster has, each for its own word, at once and within a fixed time. Control plane.
+"""Survey of a cluster: requests to all its nodes for their own reports, at once and within a fixed time. Control plane.
 
-The nodes are those of the cluster directory or of the given addresses, and whoever those name: name servers name
-brokers, brokers name their controllers and name servers, controllers name replicas and each other. A node that is
-silent costs its own time and nobody else's.
+The nodes are those of the cluster directory or of the given addresses, and all that these name: name servers name
+brokers, brokers name their controllers and name servers, controllers name replicas and each other. A node that does not
+answer delays no other.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from rmqha.wire.state.replica_state import ReplicaState
 NODE_SHARE = 0.4
 """Part of the whole time that one node may take to answer."""
 SECOND_ROUND_S = 0.4
-"""Pause ahead of the second look at whatever may be a moment's difference."""
+"""Pause (s) before the second round, for differences that may last only a moment."""
 
 
 class SurveyScope(Enum):
     """Questions of a survey."""
 
     STATES = "states"
-    """The own state of each given server, and the routes of name servers."""
+    """State of each given server, and the routes of name servers."""
     KEYS = "keys"
     """Brokers' keys too."""
     NAMED = "named"
-    """Brokers' keys too, and whoever they name is asked as well."""
+    """Brokers' keys too, and all servers that they name are asked as well."""
     ALL = "all"
     """Files of certificates and accounts too."""
 
 
 @dataclass(frozen=True, slots=True)
 class BootstrapAddresses:
-    """Addresses to begin at, by kind, and the names of the nodes of a cluster directory."""
+    """Addresses at which a survey begins, by kind, and the names of the nodes of a cluster directory."""
 
     name_servers: tuple[str, ...] = ()
     controllers: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class BootstrapAddresses:
 
     @classmethod
     def of_living(cls, state: ClusterState) -> BootstrapAddresses:
-        """All servers of processes that live, and nobody else."""
+        """All servers of processes that run, and no others."""
         found = cls.of_state(state)
         names = tuple(item for item in found.names if item[3])
         living = {kind: tuple(item[1] for item in names if item[0] is kind) for kind in ServerKind}
@@ -95,13 +95,13 @@ class Survey:
     def __init__(
         self,
         client: Caller,
-        seeds: BootstrapAddresses,
+        bootstrap: BootstrapAddresses,
         time_s: float,
         only: str | None = None,
         extent: SurveyScope = SurveyScope.ALL,
     ) -> None:
         self._client = client
-        self._seeds = seeds
+        self._seeds = bootstrap
         self._only = only
         self._extent = extent
         self._time_s = time_s
@@ -132,7 +132,7 @@ class Survey:
         return self.snapshot
 
     async def run_again(self) -> ClusterSnapshot:
-        """The states of those that answered, a second time: `before` keeps the first."""
+        """Ask the servers that answered for their states a second time: `before` keeps the first."""
         with within(self._time_s * NODE_SHARE):
             async with open_tasks() as tasks:
                 for report in list(self._reports.values()):
@@ -147,7 +147,7 @@ class Survey:
             self._meet(kind, address, group)
 
     def _meet(self, kind: ServerKind, address: str, group: str = "") -> None:
-        """A node of the survey; it is asked once."""
+        """Add a node to the survey and ask it, unless it was added before."""
         if kind is ServerKind.BROKER and self._only is not None and group != self._only:
             return
         try:
@@ -167,7 +167,7 @@ class Survey:
         self._reports[report.kind, report.address] = report
 
     async def _ask(self, kind: ServerKind, address: str) -> None:
-        """Never raises for a node that does not answer, or answers nonsense."""
+        """Ask a node. Never raises for a node that does not answer, or whose answer cannot be parsed."""
         question = {
             ServerKind.NAME_SERVER: self._name_server,
             ServerKind.CONTROLLER: self._controller,
@@ -199,7 +199,7 @@ class Survey:
                 state = await self._state(report.address, ReplicaState)
                 self._put(replace(report, before=report.replica, replica=state))
         except (RmqhaError, ValueError, TypeError, AttributeError, KeyError):
-            return  # the first look counts
+            return  # the first round counts
 
     # --- what is asked ----------------------------------------------------------------------------------------------
     async def _call(
@@ -211,7 +211,7 @@ class Survey:
         return await ask_state(self._client, address, schema, self._node_ms)
 
     async def _state_of_ours(self, address: str, schema: type[StateT]) -> StateT | None:
-        """None of a node of Apache's, which has no such request."""
+        """State of a server; None of one of Apache's, which has no such request."""
         try:
             return await self._state(address, schema)
         except RemoteError as error:
@@ -281,7 +281,7 @@ class Survey:
         self._put(replace(self._reports[ServerKind.CONTROLLER, address], leads=leads))
 
     async def _ask_apaches_groups(self, address: str, groups: list[str]) -> None:
-        """Apache's controller tells of the groups that it is asked for."""
+        """Ask Apache's controller for these groups: it reports only groups that are named."""
         report = self._reports[ServerKind.CONTROLLER, address]
         try:
             reply = await self._call(address, RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=dumps(groups))
@@ -315,12 +315,12 @@ class Survey:
 
 
 async def run_survey(
-    seeds: BootstrapAddresses, time_s: float, only: str | None, unsettled: Callable[[ClusterSnapshot], bool]
+    bootstrap: BootstrapAddresses, time_s: float, only: str | None, unsettled: Callable[[ClusterSnapshot], bool]
 ) -> ClusterSnapshot:
-    """Ask everybody; a second time, a moment later, if what they said is `unsettled`. Ends within `time_s`."""
+    """Run a survey, and a second round a moment later if the first snapshot is `unsettled`. Ends within `time_s`."""
     with within(time_s):
         async with open_client() as client:
-            survey = Survey(client, seeds, time_s * 0.6, only)
+            survey = Survey(client, bootstrap, time_s * 0.6, only)
             found = await survey.run()
             if unsettled(found):
                 await sleep(min(SECOND_ROUND_S, time_s * 0.1))

@@ -1,4 +1,4 @@
-"""For whom the sends of a group wait, and how that ends, from its master's own state. Pure."""
+"""Explanation of a group's waiting sends, by its master's state: for which replicas they wait, until when. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rmqha.ops.node_names import ReplicaNames, replica_names
 from rmqha.wire.state.replica_state import AckRule, ReplicaState, SetMember, WaitingSends
 
 LONG_WAIT_MS = 500
-"""A send that waits longer is something wrong."""
+"""Time (ms) of waiting above which something is wrong."""
 NO_NAMES = ReplicaNames()
 _SHOWN = (
     "epoch",
@@ -26,7 +26,7 @@ _SHOWN = (
 
 
 def view_of(group: GroupReport) -> dict[str, Any]:
-    """JSON-ready: the master's numbers and what they mean."""
+    """The master's numbers and what they mean, JSON-ready."""
     master = group.masters[0] if group.masters else None
     state = master.replica if master is not None else None
     if state is None:
@@ -53,7 +53,8 @@ def is_wrong(state: ReplicaState) -> bool:
 
 # --- what it means ----------------------------------------------------------------------------------------------------
 def sentences(name: str, state: ReplicaState, names: ReplicaNames = NO_NAMES) -> list[str]:
-    """The first says whether anything waits, the others for whom and how that ends. `state`: a master's of 52000."""
+    """Sentences: the first says whether anything waits, the others for whom and how that ends. `state`: a master's
+    answer to 52000."""
     lines = []
     waits, rule = state.waits, state.ack_rule
     if waits is None or rule is None:
@@ -91,7 +92,7 @@ def _stall_words(state: ReplicaState) -> list[str]:
 
 
 def _without_set(name: str, state: ReplicaState) -> list[str]:
-    """A static group has no set, and an older release does not tell of it: then only who owes bytes is known."""
+    """Sentences where no set is known, as of a static group or an older release: only lags of slaves are known then."""
     lines = [f"{name}: {state.waiting_count or 0} sends wait"]
     needed = state.needed_slaves
     if needed is not None:
@@ -158,7 +159,7 @@ def _member_words(item: SetMember, end_offset: int, names: ReplicaNames) -> str:
 def _outcome(
     state: ReplicaState, rule: AckRule, waits: WaitingSends, lacking: list[SetMember], names: ReplicaNames
 ) -> list[str]:
-    """A sentence on when those leave the set, and what that changes."""
+    """Sentences on when `lacking` members leave the set, and what that changes."""
     leaving = [(item, item.leaves_in_ms) for item in lacking if item.leaves_in_ms is not None]
     if not leaving:
         return []

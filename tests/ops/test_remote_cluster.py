@@ -15,8 +15,8 @@ from tests.ops.recorded import RecordedCluster
 @pytest.mark.parametrize("case", ["well", "broken"])
 async def test_what_the_directory_holds_is_found_by_asking(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = RecordedCluster(case, monkeypatch)
-    seeds = BootstrapAddresses(tuple(recorded.state.namesrv_addresses.split(";")))
-    found = cluster_of(await Survey(recorded.client, seeds, 5.0).run())
+    bootstrap = BootstrapAddresses(tuple(recorded.state.namesrv_addresses.split(";")))
+    found = cluster_of(await Survey(recorded.client, bootstrap, 5.0).run())
     wanted = {(node.kind, node.address, node.group) for node in recorded.state.nodes.values()}
     assert {(node.kind, node.address, node.group) for node in found.nodes.values()} == wanted
     assert (found.name, found.ha_mode) == (recorded.state.name, recorded.state.ha_mode)

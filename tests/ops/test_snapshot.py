@@ -31,8 +31,8 @@ async def test_what_a_cluster_told_is_the_same_after_json(
     case: str, extent: SurveyScope, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded = RecordedCluster(case, monkeypatch)
-    seeds = BootstrapAddresses.of_state(recorded.state)
-    found = await Survey(recorded.client, seeds, 5.0, extent=extent).run()
+    bootstrap = BootstrapAddresses.of_state(recorded.state)
+    found = await Survey(recorded.client, bootstrap, 5.0, extent=extent).run()
     assert found.answered == (7 if case == "well" else 6)
     assert ClusterSnapshot.from_json(json.loads(json.dumps(found.to_json()))) == found
 

@@ -64,7 +64,7 @@ async def _topic_at(admin: Admin, name: str, broker: Any) -> Document:
     rows = queue_table(await ask_json(admin, broker.address, command), broker.address)
     queues: list[dict[str, Any]] = []
     messages = 0
-    with reading(broker.address, "a broker's"):
+    with readable_answer(broker.address, "a broker's"):
         for (_, queue_id), row in sorted(rows.items()):
             low, high, newest_ms = (int(row[key]) for key in ("minOffset", "maxOffset", "lastUpdateTimestamp"))
             messages += high - low
@@ -228,7 +228,7 @@ async def accounts(admin: Admin, query: Mapping[str, str]) -> Document:
         except RmqhaError as error:
             silent[broker.name] = str(error)
             continue
-        with reading(broker.address, "a broker's"):
+        with readable_answer(broker.address, "a broker's"):
             return _account_document(users, policies, silent)
     return {"users": [], "silent": _silent(silent)}
 

@@ -11,7 +11,7 @@ from rmqha.cli.local.members import explained, refuse_to_stop_sends
 from rmqha.cli.options import echo_json, output_option
 from rmqha.host.asking.shell import ask_by, open_client
 from rmqha.model.code import RequestCode
-from rmqha.ops.answer import reading
+from rmqha.ops.answer import readable_answer
 from rmqha.ops.asking import ask_leader
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.wire.command import Command
@@ -30,7 +30,7 @@ async def _resize(controllers: list[str], name: str, total_replicas: int, *, eve
             refuse_to_stop_sends(view, name, total_replicas)
         request = lambda: Command(RequestCode.RMQHA_RESIZE_GROUP, dict(ext))  # noqa: E731
         reply, address = await ask_leader(client, controllers, request)
-    with reading(address, "a controller's"):
+    with readable_answer(address, "a controller's"):
         return {name: int(reply.ext[name]) for name in ("totalReplicas", "nextTotalReplicas")}
 
 

@@ -16,7 +16,7 @@ from rmqha.host.asking.shell import Caller, ask_by, open_client, open_tasks, sle
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageError
 from rmqha.model.identity import node_label, parse_address
-from rmqha.ops.answer import json_object, reading
+from rmqha.ops.answer import json_object, readable_answer
 from rmqha.ops.asking import ask, ask_leader
 from rmqha.ops.cluster_view import unsaved_words
 from rmqha.ops.local.cluster_state import ClusterState
@@ -366,7 +366,7 @@ def transfer(name: str | None, controllers: list[str], state: ClusterState | Non
             addresses = (await ask_quorum(client, controllers)).word["addresses"]
             ext = {"node": member_id(name, addresses, names)} if name else {}
             reply = await _ask_leader(client, controllers, RequestCode.RMQHA_TRANSFER_LEADERSHIP, **ext)
-            with reading(controllers[0], "a controller's"):
+            with readable_answer(controllers[0], "a controller's"):
                 target = reply.ext["node"]
             with within(CHANGE_TIMEOUT_MS / 1000):
                 await _until(client, controllers, lambda quorum: bool(quorum.leader) and quorum.word["node"] == target)
@@ -393,7 +393,7 @@ def snapshot(controllers: list[str], state: ClusterState | None, output: str) ->
             for node, address in found.word["addresses"].items():
                 if found.members[node]:
                     reply = await ask(client, address, _command(RequestCode.RMQHA_TAKE_SNAPSHOT))
-                    with reading(address, "a controller's"):
+                    with readable_answer(address, "a controller's"):
                         reached[node] = int(reply.ext["snapshotIndex"])
         return reached
 

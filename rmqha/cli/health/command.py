@@ -65,19 +65,19 @@ def health(
 
     Exit code: 0 healthy, 1 not, 2 nobody to ask; of a watch the last state's.
     """
-    seeds = partial(seeds_of, namesrv, controller, directory)
+    bootstrap = partial(bootstrap_addresses, namesrv, controller, directory)
     if not watch and not exit_when_healthy:
-        found, snapshot = ask_by(examine, seeds(), group, timeout)
+        found, snapshot = ask_by(examine, bootstrap(), group, timeout)
         show(found, snapshot, group, output)
     else:
-        found = ask_by(_watched, seeds, group, timeout, exit_when_healthy, within, output)
+        found = ask_by(_watched, bootstrap, group, timeout, exit_when_healthy, within, output)
     if not found.answered:
         sys.exit(2)
     if not found.healthy:
         sys.exit(1)
 
 
-def seeds_of(namesrv: str | None, controller: str | None, directory: Path | None) -> BootstrapAddresses:
+def bootstrap_addresses(namesrv: str | None, controller: str | None, directory: Path | None) -> BootstrapAddresses:
     """The addresses that are given, else the nodes of the cluster directory, else the quick start's name server."""
     if namesrv is None and controller is None and directory is None and (context := contexts.elsewhere()) is not None:
         namesrv, controller = context.namesrv or None, context.controller or None
@@ -92,9 +92,9 @@ def seeds_of(namesrv: str | None, controller: str | None, directory: Path | None
     return BootstrapAddresses(name_servers, tuple(resolve_controllers(controller)) if controller else ())
 
 
-async def examine(seeds: BootstrapAddresses, group: str | None, timeout_s: float) -> tuple[Health, ClusterSnapshot]:
+async def examine(bootstrap: BootstrapAddresses, group: str | None, timeout_s: float) -> tuple[Health, ClusterSnapshot]:
     """One look, judged. Raises UsageError for a group that nobody knows although name servers or controllers tell."""
-    found = await run_survey(seeds, timeout_s, group, is_unsettled)
+    found = await run_survey(bootstrap, timeout_s, group, is_unsettled)
     known = found.groups
     if group is not None and group not in known and found.answered:
         told = sorted({name for word in found.nodes for name in [*word.routes, *word.told_groups]})
@@ -108,20 +108,20 @@ def _addresses(snapshot: ClusterSnapshot) -> str:
 
 
 async def _watched(
-    seeds: Callable[[], BootstrapAddresses],
+    bootstrap: Callable[[], BootstrapAddresses],
     group: str | None,
     timeout_s: float,
     until_healthy: bool,
     within_s: float | None,
     output: str,
 ) -> Health:
-    """Look again and again, print each change, until healthy or the time is over; the last state. `seeds` is asked each
-    time: which processes live changes."""
+    """Look again and again, print each change, until healthy or the time is over; the last state. `bootstrap` is asked
+    each time: which processes live changes."""
     deadline = now_s() + (within_s if within_s is not None else float("inf"))
     shown: object = None
     while True:
         began = now_s()
-        found, snapshot = await examine(seeds(), group, timeout_s)
+        found, snapshot = await examine(bootstrap(), group, timeout_s)
         essence = _essence(found)
         if essence != shown:
             shown = essence

@@ -13,7 +13,7 @@ from rmqha.host.text_file import read_text
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UsageError
 from rmqha.model.identity import node_label
-from rmqha.ops.answer import reading
+from rmqha.ops.answer import readable_answer
 from rmqha.ops.asking import ask_leader
 from rmqha.ops.local.cluster_file import load
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord, write_atomic
@@ -61,7 +61,7 @@ async def explained(client: Caller, controllers: list[str], group: str) -> tuple
         if error.code == ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST:
             raise UsageError(f"the controllers know no group {group!r}; see rmqha health") from None
         raise
-    with reading(address, "a controller's"):
+    with readable_answer(address, "a controller's"):
         return ExplainedGroup.from_json(json.loads(bytes(reply.body))), address
 
 

@@ -34,7 +34,7 @@ node_argument = click.argument("node", shell_complete=complete_node)
 def running(state: ClusterState, name: str) -> Process:
     """The process of a node. UsageError if the node does not run."""
     state.refuse_foreign()
-    state.refuse_strange_processes([name])
+    state.refuse_foreign_processes([name])
     record = state.node(name)
     if record.process is None or not record.alive:
         raise UsageError(f"{name} does not run")
@@ -52,7 +52,7 @@ def down(directory: Path | None, timeout: float) -> None:
         if not alive:
             click.echo(f"nothing runs in {state.directory}")
             return
-        state.refuse_strange_processes(node.name for node in alive)
+        state.refuse_foreign_processes(node.name for node in alive)
         brokers = [node for node in alive if node.is_broker]
         killed = _stop(brokers, timeout) + _stop([node for node in alive if not node.is_broker], timeout)
     require_gone([node.process for node in alive if node.process])

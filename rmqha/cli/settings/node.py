@@ -13,7 +13,7 @@ from rmqha.host.asking.shell import Caller
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageError
 from rmqha.model.identity import parse_address
-from rmqha.ops.asking import asked
+from rmqha.ops.asking import require_success
 from rmqha.ops.guarantee import effective_keys
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.wire.command import Command
@@ -78,7 +78,7 @@ async def _read(client: Caller, name: str, address: str, timeout_ms: int) -> Ser
     """Read the configuration of a node, whose kind is that of the request it answers: the others are unknown to it."""
     for kind in ConfigCodes:
         try:
-            reply = asked(await client.call(address, Command(kind.value[0]), timeout_ms), address)
+            reply = require_success(await client.call(address, Command(kind.value[0]), timeout_ms), address)
         except RemoteError as error:
             if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 continue

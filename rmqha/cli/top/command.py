@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from rmqha.cli.acting import acting_directory
-from rmqha.cli.health.command import seeds_of, state_word
+from rmqha.cli.health.command import bootstrap_addresses, state_word
 from rmqha.cli.options import bootstrap_options, complete_group, echo_json, output_option
 from rmqha.cli.render import console
 from rmqha.cli.top.sample import TopSample, first_sample, take_sample
@@ -50,8 +50,8 @@ def top(
     Exit code: 0; of a single look 1 if the cluster is not healthy; 2 if nobody answers.
     """
     if once or output == "json" or not (sys.stdout.isatty() and sys.stdin.isatty()):
-        seeds = partial(seeds_of, namesrv, controller, directory)
-        sample = ask_by(_once, seeds, group, interval, timeout)
+        bootstrap = partial(bootstrap_addresses, namesrv, controller, directory)
+        sample = ask_by(_once, bootstrap, group, interval, timeout)
         _print(sample, output)
         sys.exit(0 if sample.health.healthy else 1 if sample.health.answered else 2)
     # keys change it, so one of several is asked for
@@ -59,20 +59,20 @@ def top(
     click.echo("asking the nodes …")
     from rmqha.cli.top.live import live
 
-    seeds = partial(seeds_of, namesrv, controller, chosen)
-    live(seeds, group, interval, timeout)
+    bootstrap = partial(bootstrap_addresses, namesrv, controller, chosen)
+    live(bootstrap, group, interval, timeout)
 
 
 async def _once(
-    seeds: Callable[[], BootstrapAddresses], group: str | None, interval_s: float, timeout_s: float
+    bootstrap: Callable[[], BootstrapAddresses], group: str | None, interval_s: float, timeout_s: float
 ) -> TopSample:
     """Two looks, for the rates."""
     async with open_client() as client:
-        first = await first_sample(client, seeds(), group, timeout_s)
+        first = await first_sample(client, bootstrap(), group, timeout_s)
         if not first.snapshot.answered:
             return first
         await sleep(interval_s)
-        return await take_sample(client, seeds(), group, timeout_s, first)
+        return await take_sample(client, bootstrap(), group, timeout_s, first)
 
 
 def _print(sample: TopSample, output: str) -> None:

@@ -33,14 +33,14 @@ FRESH_S = 1.0
 """A sample may last so long before the one on the screen is called old."""
 
 
-def live(seeds: Callable[[], BootstrapAddresses], group: str | None, interval_s: float, timeout_s: float) -> None:
+def live(bootstrap: Callable[[], BootstrapAddresses], group: str | None, interval_s: float, timeout_s: float) -> None:
     """Draw until a key ends it. Raises UsageError for a group that nobody knows."""
     with single_keys(sys.stdin.fileno()):
-        trio.run(_live, seeds, group, interval_s, timeout_s)
+        trio.run(_live, bootstrap, group, interval_s, timeout_s)
 
 
 async def _live(
-    seeds: Callable[[], BootstrapAddresses], group: str | None, interval_s: float, timeout_s: float
+    bootstrap: Callable[[], BootstrapAddresses], group: str | None, interval_s: float, timeout_s: float
 ) -> None:
     screen, sample, asked_s = Screen(), TopSample(), trio.current_time()
     with Live(console=rich_console(), auto_refresh=False, screen=True) as picture:
@@ -77,7 +77,7 @@ async def _live(
             async def consumers() -> None:
                 while True:
                     if screen.view is TopView.CONSUMERS:
-                        screen.consumers = await consumer_rows(seeds())
+                        screen.consumers = await consumer_rows(bootstrap())
                         draw()
                     await trio.sleep(CONSUMERS_S if screen.view is TopView.CONSUMERS else 0.2)
 
@@ -91,7 +91,7 @@ async def _live(
             nursery.start_soon(consumers)
             draw()
             while True:
-                sample = await take_sample(client, seeds(), group, timeout_s, sample)
+                sample = await take_sample(client, bootstrap(), group, timeout_s, sample)
                 screen.update(sample.rows, sample.health)
                 screen.release = " and ".join(release for release in sample.snapshot.releases if release)
                 asked_s = trio.current_time()
@@ -116,13 +116,13 @@ async def story(client: RemotingClient, row: Row) -> list[str]:
         return [*lines, f"its answer cannot be read: {error}"]
 
 
-async def consumer_rows(seeds: BootstrapAddresses) -> list[ConsumerRow]:
+async def consumer_rows(bootstrap: BootstrapAddresses) -> list[ConsumerRow]:
     """All consumer groups, those with the most that waits first; none where no name server tells."""
     from rmqha.client.admin import Admin
     from rmqha.ops.messaging import consumer_group
 
     try:
-        async with Admin(";".join(seeds.name_servers)) as admin:
+        async with Admin(";".join(bootstrap.name_servers)) as admin:
             told = await consumer_group.group_names(admin)
             names = sorted({name for found in told.answers.values() for name in found})
             groups = await consumer_group.describe_groups(admin, names)

@@ -25,22 +25,22 @@ class TopSample:
     health: Health = field(default_factory=lambda: judge(ClusterSnapshot(), []))
 
 
-async def first_sample(client: Caller, seeds: BootstrapAddresses, group: str | None, timeout_s: float) -> TopSample:
+async def first_sample(client: Caller, bootstrap: BootstrapAddresses, group: str | None, timeout_s: float) -> TopSample:
     """A sample from which the rates of the next one count; it is judged only if nobody answers. Raises UsageError for a
     group that nobody knows."""
     at = f"{datetime.now():%H:%M:%S}"
-    found = await Survey(client, seeds, timeout_s, group, SurveyScope.NAMED).run()
+    found = await Survey(client, bootstrap, timeout_s, group, SurveyScope.NAMED).run()
     chosen = _chosen(found, group)
     sample = TopSample(found, now_s(), at)
     return sample if found.answered else replace(sample, health=judge(found, chosen))
 
 
 async def take_sample(
-    client: Caller, seeds: BootstrapAddresses, group: str | None, timeout_s: float, before: TopSample
+    client: Caller, bootstrap: BootstrapAddresses, group: str | None, timeout_s: float, before: TopSample
 ) -> TopSample:
     """Raises UsageError for a group that nobody knows."""
     at = f"{datetime.now():%H:%M:%S}"
-    found = (await Survey(client, seeds, timeout_s, group).run()).after(before.snapshot.replicas)
+    found = (await Survey(client, bootstrap, timeout_s, group).run()).after(before.snapshot.replicas)
     chosen = _chosen(found, group)
     at_s = now_s()
     told = [row for row in rows(found, before.snapshot, at_s - before.at_s) if row.group in chosen]

@@ -45,10 +45,10 @@ class View:
 
 
 def views(snapshot: ClusterSnapshot, group: str) -> list[View]:
-    """Views of the controllers, the name servers, the replicas. A kind that the group lacks is left out, and one that
-    answers and has nothing to say; replicas of a static group name no master."""
+    """Views of the controllers, the name servers, the replicas. A kind that the group lacks is left out, and one whose
+    nodes answer without a view: replicas of a static group name no master."""
     brokers = snapshot.brokers_of(group)
-    is_static = any(word.keys.get("enableControllerMode") == "false" for word in brokers)
+    is_static = any(report.keys.get("enableControllerMode") == "false" for report in brokers)
     found, names = [], replica_names(snapshot.nodes, group)
     controllers = snapshot.of_kind(ServerKind.CONTROLLER)
     if controllers and not is_static:
@@ -61,25 +61,25 @@ def views(snapshot: ClusterSnapshot, group: str) -> list[View]:
     return [view for view in found if view.says or view.silent]
 
 
-def _view(group: str, about: str, words: Sequence[NodeReport], says: Callable[[NodeReport, str], str | None]) -> View:
-    told = {word.title: says(word, group) for word in words if word.answers}
+def _view(group: str, about: str, reports: Sequence[NodeReport], says: Callable[[NodeReport, str], str | None]) -> View:
+    told = {report.title: says(report, group) for report in reports if report.answers}
     return View(
         group,
         about,
         {title: sentence for title, sentence in told.items() if sentence is not None},
-        tuple(word.title for word in words if not word.answers),
+        tuple(report.title for report in reports if not report.answers),
     )
 
 
-def _controller_says(names: ReplicaNames, word: NodeReport, group: str) -> str | None:
-    """None: Apache's followers tell nothing of groups."""
-    if not word.is_ours:
-        row = word.apache_groups.get(group)
+def _controller_says(names: ReplicaNames, report: NodeReport, group: str) -> str | None:
+    """A controller's view in words; None of Apache's followers, which report no groups."""
+    if not report.is_ours:
+        row = report.apache_groups.get(group)
         if row is None:
             return None
         members = sorted(item.broker_id for item in row.in_sync_replicas)
         return _words(names, row.master_broker_id, row.master_epoch, members, row.sync_state_set_epoch)
-    known = word.told_groups.get(group)
+    known = report.told_groups.get(group)
     if known is None:
         return "knows no such group"
     return _words(names, known.master_broker_id, known.master_epoch, known.sync_state_set, known.sync_state_set_epoch)
@@ -92,17 +92,17 @@ def _words(
     return f"{master}, epoch {epoch}, set [{names.all_of(members)}] of set epoch {set_epoch}"
 
 
-def _name_server_says(word: NodeReport, group: str) -> str:
-    if group not in word.routes:
+def _name_server_says(report: NodeReport, group: str) -> str:
+    if group not in report.routes:
         return "knows no such group"
-    addresses = dict(word.routes[group])
+    addresses = dict(report.routes[group])
     master = addresses.pop(0, None)
     slaves = ", ".join(f"{broker_id} at {where}" for broker_id, where in sorted(addresses.items())) or "none"
     return f"{f'master at {master}' if master else 'no master'}, slaves {slaves}"
 
 
-def _replica_says(names: ReplicaNames, word: NodeReport, group: str) -> str | None:
-    state = word.replica
+def _replica_says(names: ReplicaNames, report: NodeReport, group: str) -> str | None:
+    state = report.replica
     if state is None or state.role == "STARTING" or state.is_static:
         return None
     master_id = state.broker_id if state.leads else state.master_id

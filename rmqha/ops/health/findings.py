@@ -1,7 +1,7 @@
-"""Faults of a cluster, each with what to do about it, from what its nodes say. Pure.
+"""Faults of a cluster, each with its fix, from the reports of its nodes. Pure.
 
-The controllers' word on a group is that of their leader, else of whoever has seen the highest epoch. What the
-controllers say, what each replica says of itself and where clients are routed must fit together.
+The controllers' report on a group is that of their leader, else of the controller that has seen the highest epoch. The
+reports of the controllers, of each replica and of the routes must agree.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Health:
 
 
 def judge(snapshot: ClusterSnapshot, groups: Sequence[str]) -> Health:
-    """`groups`: those to look at, which need not be known to anybody."""
+    """Judge a snapshot. `groups`: the groups to judge, known to a node or not."""
     seen = [view for group in groups for view in views(snapshot, group)]
     absent = snapshot.maintained | snapshot.drained
     found = [
@@ -71,13 +71,13 @@ def judge(snapshot: ClusterSnapshot, groups: Sequence[str]) -> Health:
                 f"if it stays so for more than some seconds see rmqha explain {view.group} and the logs of those nodes"
             )
             found.append(fault(view.group, f"its {view.about} do not agree: {told}", fix))
-    announced = {word.title for word in snapshot.nodes if word.address in absent and not word.leads_group}
+    announced = {report.title for report in snapshot.nodes if report.address in absent and not report.leads_group}
     found = [replace(item, verdict=Verdict.NOTE) if item.subject in announced else item for item in found]
     return Health(in_order(found), seen, snapshot.answered)
 
 
 def is_unsettled(snapshot: ClusterSnapshot) -> bool:
-    """Something may be a moment's difference only: it takes a second look to tell."""
+    """True if some difference may last only a moment: a second snapshot is needed to tell."""
     states = snapshot.replicas.values()
     behind = any(state.leads and state.confirm_offset < state.max_phy_offset for state in states)
     return behind or bool(judge(snapshot, snapshot.groups).reasons)
@@ -87,27 +87,27 @@ def is_unsettled(snapshot: ClusterSnapshot) -> bool:
 def _silent(snapshot: ClusterSnapshot, absent: set[str]) -> Iterator[Finding]:
     """One finding per node that does not answer."""
     told = set[str]()
-    for word in snapshot.nodes:
-        if word.answers or word.name in told:
+    for report in snapshot.nodes:
+        if report.answers or report.name in told:
             continue
-        where = word.name or f"{word.kind.value} {word.address}"
-        if word.kind is ServerKind.BROKER and word.address in absent:
+        where = report.name or f"{report.kind.value} {report.address}"
+        if report.kind is ServerKind.BROKER and report.address in absent:
             continue  # `_registered` tells that it is in maintenance or drained
-        if word.name:
-            told.add(word.name)
-        if word.refuses:
+        if report.name:
+            told.add(report.name)
+        if report.refuses:
             fix = "try again in a moment, or with an account that it knows: rmqha --security FILE health"
-            yield fault(where, f"answers, but does not tell: {word.error}", fix)
-        elif word.runs is False:
-            yield fault(where, "does not run", f"rmqha start {word.name}")
-        elif word.runs:
-            what = f"its process lives and its {word.kind.value} does not answer: {word.error}"
-            yield fault(where, what, f"see rmqha logs {word.name}; a frozen one is ended by rmqha kill {word.name}")
+            yield fault(where, f"answers, but does not tell: {report.error}", fix)
+        elif report.runs is False:
+            yield fault(where, "does not run", f"rmqha start {report.name}")
+        elif report.runs:
+            what = f"its process lives and its {report.kind.value} does not answer: {report.error}"
+            yield fault(where, what, f"see rmqha logs {report.name}; a frozen one is ended by rmqha kill {report.name}")
         else:
             fix = "start it, or if it is gone for good take it out of the configuration of the others"
-            if word.kind is ServerKind.BROKER:
+            if report.kind is ServerKind.BROKER:
                 fix = "start it, or if it is gone for good clean it from the controllers (rmqha remove)"
-            yield fault(where, f"does not answer: {word.error}", fix)
+            yield fault(where, f"does not answer: {report.error}", fix)
 
 
 def _refused(snapshot: ClusterSnapshot) -> Iterator[Finding]:
@@ -132,25 +132,25 @@ def _refused(snapshot: ClusterSnapshot) -> Iterator[Finding]:
 
 
 def _security(snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    """Files of certificates and accounts that are not in force, once for a process with two servers."""
+    """Findings on files of certificates and accounts that are not in force, one for a process with two servers."""
     told = set[tuple[str, str]]()
-    for word in snapshot.nodes:
-        for row in word.security:
-            place = (word.title, row.file)
+    for report in snapshot.nodes:
+        for row in report.security:
+            place = (report.title, row.file)
             if place in told:
                 continue
             told.add(place)
             if row.problem:
                 what = f"{row.key}: {row.problem}; what it held before is in force"
-                yield fault(word.title, what, "mend that file; it is read again by itself")
+                yield fault(report.title, what, "mend that file; it is read again by itself")
             left_ms = row.expires_in_ms
             if left_ms is not None and left_ms < SOON_MS:
                 make = note if left_ms > 0 else fault
-                yield make(word.title, expiry_words(row.key, row.file, left_ms), RENEW)
+                yield make(report.title, expiry_words(row.key, row.file, left_ms), RENEW)
 
 
 def _releases(snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    """An upgrade that is under way, or was left half-way."""
+    """Finding on an upgrade that is under way, or was left half-way."""
     told = {release: titles for release, titles in snapshot.releases.items() if release}
     if len(told) > 1:
         words = "; ".join(f"{release} on {', '.join(titles)}" for release, titles in told.items())
@@ -160,23 +160,23 @@ def _releases(snapshot: ClusterSnapshot) -> Iterator[Finding]:
 
 def _without_groups(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Faults of name servers without brokers: all nodes may answer, but no message is served."""
-    for word in snapshot.nodes:
-        if word.answers and word.kind is ServerKind.NAME_SERVER:
-            yield fault(word.title, "knows no broker", "start the brokers, or check their namesrvAddr")
+    for report in snapshot.nodes:
+        if report.answers and report.kind is ServerKind.NAME_SERVER:
+            yield fault(report.title, "knows no broker", "start the brokers, or check their namesrvAddr")
 
 
 def _quorum(snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    """The controllers' own group."""
-    answering = [word for word in snapshot.of_kind(ServerKind.CONTROLLER) if word.answers]
-    if not answering or any(not word.is_ours for word in answering):
-        if answering and not any(word.leads for word in answering):
+    """Faults of the controllers' own group."""
+    answering = [report for report in snapshot.of_kind(ServerKind.CONTROLLER) if report.answers]
+    if not answering or any(not report.is_ours for report in answering):
+        if answering and not any(report.leads for report in answering):
             yield fault("controllers", "none of those that answer leads", "start the others")
         return
-    rafts = [(word, word.controller.raft) for word in answering if word.controller is not None]
-    for word, raft in rafts:
+    rafts = [(report, report.controller.raft) for report in answering if report.controller is not None]
+    for report, raft in rafts:
         if problem := unsaved_words(raft.unsaved_ms):
-            yield fault(word.title, problem, STALL_FIX)
-    leading = sorted(((word, raft) for word, raft in rafts if word.leads), key=lambda item: -item[1].term)
+            yield fault(report.title, problem, STALL_FIX)
+    leading = sorted(((report, raft) for report, raft in rafts if report.leads), key=lambda item: -item[1].term)
     if not leading:
         voters = max((raft.voters for _, raft in rafts), key=len)
         needed = len(voters) // 2 + 1
@@ -188,18 +188,20 @@ def _quorum(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         return
     first, raft = leading[0]
     own = {member.address for member in raft.members}
-    twins = [word.title for word, other in leading[1:] if other.term == raft.term and word.address in own]
+    twins = [report.title for report, other in leading[1:] if other.term == raft.term and report.address in own]
     if twins:
         names = " and ".join([first.title, *twins])
         yield fault("controllers", f"{names} both lead term {raft.term}", "report this bug")
-    apart = [word.title for word, _ in leading[1:] if word.address not in own]
+    apart = [report.title for report, _ in leading[1:] if report.address not in own]
     if apart:
         names = " and ".join([first.title, *apart])
         fix = "right for clusters that share name servers; else give them all the same controllerDLegerPeers"
         yield note("controllers", f"{names} lead groups of controllers of their own", fix)
     for member in raft.members:
         if member.kind == "JOINING":
-            name = next((word.name for word in answering if word.address == member.address and word.name), member.node)
+            name = next(
+                (report.name for report in answering if report.address == member.address and report.name), member.node
+            )
             what = f"{node_label(name, member.node)} is still catching up and has no vote yet"
             yield note("controllers", what, "wait; see rmqha quorum show")
 
@@ -209,12 +211,12 @@ class _Group:
     def __init__(self, snapshot: ClusterSnapshot, name: str) -> None:
         self.name = name
         self.brokers = snapshot.brokers_of(name)
-        self.ours = [(word, word.replica) for word in self.brokers if word.replica is not None]
-        self.name_servers = [word for word in snapshot.of_kind(ServerKind.NAME_SERVER) if word.answers]
-        self.controllers = [word for word in snapshot.of_kind(ServerKind.CONTROLLER) if word.answers]
+        self.ours = [(report, report.replica) for report in self.brokers if report.replica is not None]
+        self.name_servers = [report for report in snapshot.of_kind(ServerKind.NAME_SERVER) if report.answers]
+        self.controllers = [report for report in snapshot.of_kind(ServerKind.CONTROLLER) if report.answers]
         self.info = snapshot.told_group(name)
         self.rivals = snapshot.rivals(name)
-        self.is_static = any(word.keys.get("enableControllerMode") == "false" for word in self.brokers)
+        self.is_static = any(report.keys.get("enableControllerMode") == "false" for report in self.brokers)
 
     def findings(self) -> Iterator[Finding]:
         if not self.brokers:
@@ -225,15 +227,15 @@ class _Group:
             yield from self._static()
         elif self.info is not None:
             yield from self._controlled(self.info)
-        elif any(word.is_ours for word in self.controllers):
+        elif any(report.is_ours for report in self.controllers):
             yield fault(self.name, "its replicas are registered at no controller", "check their controllerAddr")
         yield from self._two_masters()
-        for word, state in self.ours:
-            yield from self._replica(word, state)
+        for report, state in self.ours:
+            yield from self._replica(report, state)
         yield from self._told()
         yield from self._routed()
 
-    # the controllers' word against the replicas'
+    # the controllers' report against the replicas'
     def _controlled(self, info: GroupState) -> Iterator[Finding]:
         if info.master_broker_id is None:
             why = f": {info.why_no_master}" if info.why_no_master else ""
@@ -253,17 +255,17 @@ class _Group:
             yield from self._registered(info, item)
 
     def _registered(self, info: GroupState, item: RegisteredReplica) -> Iterator[Finding]:
-        word = next((word for word in self.brokers if word.address == item.address), None)
-        where = word.title if word is not None else item.label
-        away = "" if word is None or word.answers else f", does not answer ({word.error})"
-        away = ", stopped" if word is not None and word.runs is False else away
+        report = next((report for report in self.brokers if report.address == item.address), None)
+        where = report.title if report is not None else item.label
+        away = "" if report is None or report.answers else f", does not answer ({report.error})"
+        away = ", stopped" if report is not None and report.runs is False else away
         if item.in_maintenance:
             yield note(where, f"in maintenance{away}", f"end it with rmqha maintenance off {where}")
         if item.drained:
             yield note(where, f"drained: in no set{away}", f"take it back with rmqha drain {where} --undo")
         if item.async_learner:
             yield note(where, "a learner: in no set and never elected")
-        state = word.replica if word is not None else None
+        state = report.replica if report is not None else None
         if state is None or state.broker_id != item.broker_id or state.role == "STARTING":
             return
         if item.is_master:
@@ -290,13 +292,13 @@ class _Group:
             yield fault(where, copying or outside_words(state), fix)
 
     def _static(self) -> Iterator[Finding]:
-        """A group without a controller: the configured master is there, every slave follows."""
+        """Faults of a group without a controller: its configured master must be there, every slave must follow."""
         if self.ours and not any(state.leads for _, state in self.ours):
             fix = "start the broker whose brokerRole is no SLAVE"
             yield fault(self.name, "no master answers", fix, Consequence.NO_WRITES)
-        for word, state in self.ours:
+        for report, state in self.ours:
             if not state.leads and not state.refusal and state.follow_state != "following":
-                yield fault(word.title, "does not follow its master", f"see rmqha logs {word.title}")
+                yield fault(report.title, "does not follow its master", f"see rmqha logs {report.title}")
 
     def _two_masters(self) -> Iterator[Finding]:
         if rivals := self.rivals:
@@ -311,37 +313,37 @@ class _Group:
             what = f"says that it is master of epoch {state.epoch}, but {new.title} is master of epoch {newer.epoch}"
             yield fault(old.title, what, "check its way to the controllers, or stop it")
 
-    # each replica's own word
-    def _replica(self, word: NodeReport, state: ReplicaState) -> Iterator[Finding]:
+    # each replica's own report
+    def _replica(self, report: NodeReport, state: ReplicaState) -> Iterator[Finding]:
         if state.role == "STARTING":
             why = state.controller_refusal or "the controllers have given it no role yet"
-            yield fault(word.title, f"starting: {why}", f"see rmqha explain {self.name}")
+            yield fault(report.title, f"starting: {why}", f"see rmqha explain {self.name}")
         if state.disk_problem:
-            yield fault(word.title, f"disk: {state.disk_problem}", "mend or free that disk", Consequence.MACHINE)
+            yield fault(report.title, f"disk: {state.disk_problem}", "mend or free that disk", Consequence.MACHINE)
         if damage := damage_words(state):
-            yield fault(word.title, damage, DAMAGE_FIX, Consequence.MACHINE)
+            yield fault(report.title, damage, DAMAGE_FIX, Consequence.MACHINE)
         if state.address_problem:
             fix = "set that key to its machine's address, then restart it"
-            yield fault(word.title, state.address_problem, fix)
+            yield fault(report.title, state.address_problem, fix)
         if state.refusal:
-            yield fault(word.title, f"follows nobody: {state.refusal}", f"see rmqha fork show {word.title}")
+            yield fault(report.title, f"follows nobody: {state.refusal}", f"see rmqha fork show {report.title}")
         if state.unclean:
             what = "it lost power, so it leads nobody until it has followed a master to its end"
-            yield fault(word.title, what, f"start its master, or rmqha elect {self.name} --unclean")
+            yield fault(report.title, what, f"start its master, or rmqha elect {self.name} --unclean")
         if not state.leads:
             return
         if not state.writable and not (state.role == "MASTER" and state.hands_over_to):
             why = state.why_not_writable or "no reason given"
             fix = f"see rmqha explain-wait {self.name}"
-            yield fault(word.title, f"master, takes no messages: {why}", fix, Consequence.NO_WRITES)
+            yield fault(report.title, f"master, takes no messages: {why}", fix, Consequence.NO_WRITES)
         if state.one_copy_synced:
             what = "one copy, synced: it acknowledges alone, each message from its disk, until the other is back"
-            yield note(word.title, what)
-        yield from self._stalled(word, state)
+            yield note(report.title, what)
+        yield from self._stalled(report, state)
 
-    def _stalled(self, word: NodeReport, state: ReplicaState) -> Iterator[Finding]:
-        """Replication that does not move, seen twice."""
-        before = word.before
+    def _stalled(self, report: NodeReport, state: ReplicaState) -> Iterator[Finding]:
+        """Faults of replication that stands still in two snapshots."""
+        before = report.before
         oldest_ms = (state.waits.oldest_age_ms if state.waits is not None else None) or 0
         still = (
             before is not None
@@ -355,26 +357,26 @@ class _Group:
             what = f"its confirm offset stands still at {state.confirm_offset}, {behind} bytes behind its log"
         else:
             return
-        yield fault(word.title, what, f"rmqha explain-wait {self.name} tells for whom it waits")
+        yield fault(report.title, what, f"rmqha explain-wait {self.name} tells for whom it waits")
 
     # where clients go
     def _told(self) -> Iterator[Finding]:
-        """A name server that others can reach, and brokers that they cannot."""
-        for word in self.name_servers:
-            if is_loopback(word.address.rpartition(":")[0]):
+        """Findings on brokers that clients on other machines cannot reach although they reach the name server."""
+        for report in self.name_servers:
+            if is_loopback(report.address.rpartition(":")[0]):
                 continue
-            for address in word.routes.get(self.name, {}).values():
+            for address in report.routes.get(self.name, {}).values():
                 if is_loopback(address.rpartition(":")[0]):
                     what = f"tells clients of {self.name} {address}, which none elsewhere can reach"
-                    yield fault(word.title, what, "set brokerIP1 of that broker to its machine's address")
+                    yield fault(report.title, what, "set brokerIP1 of that broker to its machine's address")
 
     def _routed(self) -> Iterator[Finding]:
-        masters = [word.address for word, state in self.ours if state.role == "MASTER" and state.writable]
+        masters = [report.address for report, state in self.ours if state.role == "MASTER" and state.writable]
         if len(masters) != 1:
             return
-        for word in self.name_servers:
-            routed = word.routes.get(self.name, {}).get(0)
+        for report in self.name_servers:
+            routed = report.routes.get(self.name, {}).get(0)
             if routed != masters[0]:
                 where = f"to {routed}" if routed else "to no master"
                 what = f"routes clients of {self.name} {where}, its master is {masters[0]}"
-                yield fault(word.title, what, "check that the master's namesrvAddr names it and that it is reachable")
+                yield fault(report.title, what, "check that the master's namesrvAddr names it and that it is reachable")

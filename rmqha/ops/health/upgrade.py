@@ -1,4 +1,4 @@
-"""The order in which the nodes of a cluster get another release, and what speaks against beginning. Pure."""
+"""Plan of an upgrade: the order in which nodes get another release, and reasons not to begin. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from rmqha.ops.snapshot import ClusterSnapshot, NodeReport, ServerKind
 
 @dataclass(frozen=True, slots=True)
 class UpgradeStep:
-    """One node. `release`: the one it runs, "" if it does not tell; `is_due`: it runs another than the wanted one."""
+    """One node of the plan. `release`: the one that it runs, "" if it is not known; `is_due`: True if that is not the
+    wanted one."""
 
     node: str
     kinds: tuple[str, ...]
@@ -22,7 +23,8 @@ class UpgradeStep:
 
 @dataclass(frozen=True, slots=True)
 class UpgradePlan:
-    """`steps`: every node that answers, in the order of the upgrade; `blocks`: sentences, why not to go on now."""
+    """Plan of an upgrade. `steps`: all nodes that answer, in the order of the upgrade; `blocks`: sentences on what must
+    be mended first."""
 
     wanted: str
     steps: tuple[UpgradeStep, ...]
@@ -34,8 +36,8 @@ class UpgradePlan:
 
 
 def plan_of(snapshot: ClusterSnapshot, wanted: str) -> UpgradePlan:
-    """Controllers first, the leading one last of them; then name servers, slaves, and the masters last: each change of
-    a leader is made once. `wanted`: the release to come."""
+    """The plan for the release `wanted`: controllers first, the leader last of them; then name servers, slaves, and the
+    masters last, so that each group changes its leader once."""
     nodes: dict[str, list[NodeReport]] = {}
     for report in snapshot.nodes:
         if report.answers and report.is_ours:

@@ -102,7 +102,7 @@ SET_BY = {
     "logFile": "[cluster] directory",
     "httpPort": "[cluster] httpPort",
 }
-"""Broker keys that differ from node to node or are given once elsewhere, and where."""
+"""Broker keys that are set for each node, or once in another table, with the place where."""
 
 SELF_ID, PEERS = "controllerDLegerSelfId", "controllerDLegerPeers"
 HTTP_BLOCK = 10
@@ -146,7 +146,7 @@ KINDS = {str: "a text", int: "a whole number", bool: "true or false"}
 
 
 class _Reader:
-    """Reads tables of one TOML document and words what is wrong with them."""
+    """Reader of one TOML document's tables; its errors name file and key."""
 
     def __init__(self, source: str, document: dict[str, Any]) -> None:
         self.source = source
@@ -168,7 +168,7 @@ class _Reader:
         return value
 
     def fill(self, kind: Any, table: dict[str, Any], place: str) -> Any:
-        """`table` as a `kind`: every key known, every value of its field's type."""
+        """A dataclass `kind` made of `table`. Raises ConfigError for an unknown key or a value of another type."""
         keys = {item.metadata.get("key", item.name): item for item in dataclasses.fields(kind)}
         values = {}
         for key, value in table.items():
@@ -292,7 +292,8 @@ class _Layout:
     controllers: list[tuple[str, int]]
     security: Mapping[str, str]
     ha_security: str
-    """Key of [broker]: brokers that need not prove the secret to each other need not prove it to the controllers."""
+    """Value of the brokers' haSecurity: brokers that need not prove the secret to each other need not prove it to the
+    controllers."""
 
     def addresses(self, nodes: list[tuple[str, int]]) -> str:
         return ";".join(join_address(self.ip, port) for _, port in nodes)
@@ -411,7 +412,7 @@ def _with_pages(reader: _Reader, nodes: list[NodeSpec], first_port: int) -> list
 
 
 def _check_servers(reader: _Reader, *, elects: bool) -> tuple[_Namesrv, _Controllers]:
-    """`elects`: some group needs controllers."""
+    """Read and check the tables of the servers. `elects`: True if some group needs controllers."""
     namesrv: _Namesrv = reader.fill(_Namesrv, reader.table("namesrv"), "[namesrv]")
     controllers: _Controllers = reader.fill(_Controllers, reader.table("controllers"), "[controllers]")
     reader.within("[namesrv] count", namesrv.count, 1, 9)
@@ -467,7 +468,7 @@ def _broker_properties(reader: _Reader, ha_mode: str) -> dict[str, str]:
 
 
 def _security_properties(reader: _Reader) -> dict[str, str]:
-    """The keys of [security]; files are taken from the present directory, where the servers may not be."""
+    """The keys of [security]; relative paths are made absolute, since servers may run in another directory."""
     found: dict[str, str] = {}
 
     def add(table: Mapping[str, Any], prefix: str) -> None:
@@ -502,7 +503,7 @@ def _node_properties(reader: _Reader, groups: Iterable[GroupSection], ha_mode: s
 
 
 def _checked_properties(reader: _Reader, place: str, table: Mapping[str, Any], ha_mode: str) -> dict[str, str]:
-    """Keys of brokers as a properties file has them; one that takes back what CP promises is a contradiction."""
+    """Keys of brokers as a properties file has them. Raises ConfigError for one that breaks the promise of CP."""
     preset = PRESETS[ha_mode]
     given = {}
     for key, value in table.items():
@@ -524,7 +525,7 @@ def _controller_nodes(namesrv: _Namesrv, controllers: _Controllers) -> list[tupl
 
 
 def _check_distinct(reader: _Reader, nodes: list[NodeSpec]) -> None:
-    """No two nodes may have one name or bind one port."""
+    """Raise ConfigError if two nodes have one name or bind one port."""
     taken: dict[int, str] = {}
     names: set[str] = set()
     for node in nodes:

@@ -1,4 +1,4 @@
-"""cluster.json: what `rmqha up` has started in a cluster directory, and how other commands find that directory.
+"""cluster.json: the record of what `rmqha up` has started in a cluster directory, and the search for that directory.
 
 DIR/cluster.json          this record, replaced atomically
 DIR/<node>/node.conf      the node's properties file
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 VERSION = 1
 FILE = "cluster.json"
 OWN_FILE = "cluster.toml"
-"""Cluster file that `up` writes if it is given none and another size or other ports are asked for."""
+"""Cluster file that `up` writes without FILE, for another size or other ports than the default."""
 CONFIG_FILE = "node.conf"
 LOCK = "cluster.lock"
 LOST_FOUND = "lost+found"
-"""Stands at the root of every new ext4, which may be all the cluster's."""
+"""Directory at the root of every new ext4, which may be the cluster's own disk."""
 DIRECTORY_VARIABLE = "RMQHA_DIRECTORY"
 MAX_PATH_BYTES = 64 * 1024
 LAST_UP = Path("rmqha-data") / "last-up"
@@ -73,7 +73,8 @@ class NodeRecord:
 
     @classmethod
     def parse(cls, document: dict[str, Any]) -> NodeRecord:
-        """Raises ValueError or TypeError for what `up` does not write; `purge` deletes by these names."""
+        """The record in a document. Raises ValueError or TypeError for what `up` does not write: `purge` deletes by
+        these names."""
         made = cls(**document)
         texts = (made.kind, made.address, made.controller_address, made.group, made.process_start)
         if not is_plain_name(made.name) or not all(isinstance(text, str) for text in texts):
@@ -106,7 +107,7 @@ class ClusterState:
     nodes: dict[str, NodeRecord] = field(default_factory=dict)
 
     is_remote: ClassVar[bool] = False
-    """True of a cluster that this directory does not hold (`rmqha.ops.remote_cluster`)."""
+    """True of a cluster without a directory here (`rmqha.ops.remote_cluster`)."""
 
     @property
     def where(self) -> str:
@@ -145,7 +146,7 @@ class ClusterState:
 
     @classmethod
     def read(cls, directory: Path) -> ClusterState | None:
-        """None if the directory has no cluster.json; UsageError if that is not one of ours."""
+        """The record of a directory; None if it has no cluster.json. UsageError if that is not one of ours."""
         path = directory / FILE
         try:
             if not path.exists():
@@ -179,8 +180,8 @@ class ClusterState:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the directory against other rmqha commands that start or end processes. Raises UsageError for one that
-        others may have written."""
+        """Lock the directory against other rmqha commands that start or end processes. Raises UsageError for a
+        directory that other users may write to."""
         self.refuse_foreign()
         lock = self._open_lock()
         try:
@@ -204,15 +205,15 @@ class ClusterState:
             return os.open(path, flags | os.O_RDONLY)
 
     def refuse_foreign(self) -> None:
-        """UsageError if others may have written the record, or what nodes are started by."""
+        """Raise UsageError if other users may have written the record, or the files that nodes are started with."""
         for path in (self.directory, self.directory / FILE, self.directory / LOCK):
             refuse_foreign_if_there(path)
         for name in self.nodes:
             for path in (self.node_directory(name), self.config_path(name)):
                 refuse_foreign_if_there(path)
 
-    def refuse_strange_processes(self, names: Iterable[str]) -> None:
-        """UsageError if a process that runs under a recorded id is not the node's server: it is not ours to end."""
+    def refuse_foreign_processes(self, names: Iterable[str]) -> None:
+        """Raise UsageError if a process under a recorded id is not the node's server: it must not be ended."""
         for name in names:
             record = self.node(name)
             if record.alive and not is_server(record.pid, self.config_path(name)):
@@ -234,12 +235,12 @@ class ClusterState:
         return self.directory / name / CONFIG_FILE
 
     def properties(self, name: str) -> dict[str, str]:
-        """Keys of the node's file; nothing if there is none."""
+        """Keys of the node's file; {} if there is none."""
         path = self.config_path(name)
         return parse_properties(read_text(path, "the configuration"), str(path)) if path.exists() else {}
 
     def refuse_static(self, group: str) -> None:
-        """UsageError if `group` is a group of this cluster without a controller."""
+        """Raise UsageError if `group` is a static group of this cluster."""
         for node in self.brokers:
             if node.group == group and self.properties(node.name).get("enableControllerMode") == "false":
                 raise UsageError(
@@ -313,7 +314,7 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def last_line(path: Path) -> str:
-    """The last line of a log that says something, which the frame of a traceback does not; "" if there is none."""
+    """The last line of a log that is neither empty nor the frame of a traceback; "" if there is none."""
     with contextlib.suppress(FileNotFoundError):
         lines = (line.strip(" |+-") for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
         return next((line for line in reversed(list(lines)) if line), "")
@@ -324,7 +325,7 @@ def last_line(path: Path) -> str:
 
 
 def refuse_foreign(path: Path) -> None:
-    """Raises UsageError for a file or directory that others may have written, or that is a link; OSError."""
+    """Raise UsageError for a file or directory that other users may have written, or that is a link; OSError."""
     found = path.lstat()
     if stat.S_ISLNK(found.st_mode):
         raise UsageError(f"{path} is a symbolic link, which rmqha did not make: nothing was touched")
@@ -342,7 +343,7 @@ def refuse_foreign_if_there(path: Path) -> None:
 
 
 def is_server(pid: int, config: Path) -> bool:
-    """True if the process runs one of our servers by this file."""
+    """True if the process runs one of our servers with this configuration file."""
     try:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="surrogateescape").split("\0")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -352,5 +353,5 @@ def is_server(pid: int, config: Path) -> bool:
 
 
 def is_plain_name(name: object) -> bool:
-    """Names one entry of a directory."""
+    """True if the name can be that of one entry of a directory."""
     return isinstance(name, str) and bool(name) and name not in (".", "..") and "/" not in name and "\0" not in name

@@ -1,4 +1,4 @@
-"""The elections that the nodes' events tell of, each with what led to it and what came of it. Pure."""
+"""The elections in the nodes' events, each with its cause and its phases. Pure."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from rmqha.model.identity import node_label
 from rmqha.ops.local.phases import failover_phases
 
 Event = Mapping[str, Any]
-"""{"at_ms": wall, "node": name, "event": name, …fields}, as `node_history.collect` gives them."""
+"""An event {"at_ms": wall, "node": name, "event": name, …fields}, as `node_history.collect` gives it."""
 PHASES = ("elect_ms", "role_ms", "writable_ms", "route_ms")
 BEGINS = ("master_dead", "hand_over_begins")
 SETTLED_MS = 60_000
-"""Events that came earlier before an election did not lead to it; phases that come later belong to none."""
+"""Time (ms) around an election: earlier events did not lead to it, and later phases do not belong to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetStep:
-    """The SyncStateSet as its master told it, `after_ms` after the election."""
+    """The SyncStateSet by its master's event, `after_ms` after the election."""
 
     after_ms: int
     members: tuple[int, ...]
@@ -27,8 +27,8 @@ class SetStep:
 
 @dataclass(frozen=True, slots=True)
 class ElectionStory:
-    """One election. `phases`: milliseconds from `began_ms` on, when the old master was given up, or began to hand over
-    (`is_switch`); () without either. `cuts`: bytes by node."""
+    """One election. `began_ms`: when the old master was declared dead, or began to hand over (`is_switch`); `phases`:
+    milliseconds from then on, () if neither is known. `cuts`: cut bytes by node."""
 
     group: str
     epoch: int
@@ -43,7 +43,7 @@ class ElectionStory:
     cuts: tuple[tuple[str, int], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """The election, JSON-ready."""
         return {
             "group": self.group,
             "epoch": self.epoch,
@@ -60,7 +60,7 @@ class ElectionStory:
 
 
 def election_stories(events: Iterable[Event], groups: Mapping[str, str]) -> list[ElectionStory]:
-    """Stories, the oldest first. `groups`: the group of each broker by the name of its node. An event of a shape that
+    """Elections, the oldest first. `groups`: the group of each broker by the name of its node. An event of a form that
     no node of ours writes is left out."""
     told = sorted((event for event in events if _is_sound(event)), key=lambda event: int(event["at_ms"]))
     elected: dict[tuple[str, int], Event] = {}
@@ -113,7 +113,7 @@ def _story(
 
 
 def _beginning(own: Sequence[Event], at_ms: int) -> Event | None:
-    """The event that led to the election: none that led to an earlier one."""
+    """The event that led to the election, and not to an earlier one; None without one."""
     found = None
     for item in own:
         if item["at_ms"] > at_ms:
@@ -128,7 +128,7 @@ def _beginning(own: Sequence[Event], at_ms: int) -> Event | None:
 def _names(
     told: Iterable[Event], elected: Mapping[tuple[str, int], Event], groups: Mapping[str, str]
 ) -> dict[tuple[str, int], str]:
-    """Nodes by group and broker id, as far as they took a role that they were elected for."""
+    """Names of nodes by group and broker id, of those that became master by an election."""
     found = {}
     for item in told:
         if item["event"] == "role_changed" and item.get("role") == "MASTER" and isinstance(item.get("epoch"), int):

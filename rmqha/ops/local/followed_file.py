@@ -1,4 +1,4 @@
-"""A server's log on this machine, read as it grows. Control plane."""
+"""A growing log file on this machine, read as `tail -F` does. Control plane."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ LOG_DECODER = getincrementaldecoder("utf-8")
 
 
 class FollowedFile:
-    """The file of text at `path`, which may not be there yet. Rotations lose nothing: the old file is held open, and
-    read to its end once a new one stands in its place; those that came between the two are read too."""
+    """The text file at `path`, which may not exist yet. Rotations lose nothing: the old file is held open, and read to
+    its end once a new one stands in its place; files that came between the two are read too."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -48,7 +48,7 @@ class FollowedFile:
 
     def _begun_before(self, current: BinaryIO) -> list[BinaryIO]:
         """The files that were begun after the held one and rotated before `current`, the oldest first; none if the
-        held one went elsewhere. A rotation meanwhile moves files on to numbers that are looked at later, never back."""
+        held one was moved elsewhere. A rotation meanwhile moves files on to numbers that are read later, never back."""
         from rmqha.host.tracer import KEPT_FILE_COUNT
 
         found: list[BinaryIO] = []

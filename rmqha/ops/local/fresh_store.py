@@ -1,4 +1,4 @@
-"""A broker's store put aside whole, and an empty one in its place. Control plane.
+"""A broker's store moved aside whole, and an empty one in its place. Control plane.
 
 DIR/store.fork-<n>   the old store
 DIR/.store.fresh     the new one, until the old one has gone
@@ -16,12 +16,12 @@ from rmqha.host.disk import directory_beside, make_directories, sync_directory
 from rmqha.store.log.commit_log import DIRECTORY as LOG_DIRECTORY
 
 KEPT_FILES = ("brokerIdentity", "rmqha.highestEpoch")
-"""Files that the new store begins with: the replica keeps its id, and the highest epoch that it has accepted."""
+"""Files that are copied to the new store: the replica keeps its id, and the highest epoch that it has accepted."""
 
 
 def put_aside(store: Path, number: int) -> Path:
-    """The store under its new name. A kill at any moment leaves the old store in its place, or what
-    `finish_putting_aside` finishes."""
+    """Move the store aside and return its new path. A kill at any moment leaves the old store in its place, or a state
+    that `finish_putting_aside` completes."""
     aside, fresh = store.with_name(f"{store.name}.fork-{number}"), _fresh(store)
     shutil.rmtree(fresh, ignore_errors=True)
     make_directories(fresh)

@@ -15,7 +15,7 @@ from rmqha.wire.command import Command
 
 
 async def collect(state: ClusterState) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """(events of all running nodes with their "node", sorted by "at_ms"; node → why it told nothing)."""
+    """Events of all running nodes with their "node", sorted by "at_ms"; and the reasons of nodes without an answer."""
     events: list[dict[str, Any]] = []
     silent: dict[str, str] = {}
 
@@ -38,8 +38,8 @@ async def collect(state: ClusterState) -> tuple[list[dict[str, Any]], dict[str, 
 
 
 def _once(events: list[dict[str, Any]], state: ClusterState) -> list[dict[str, Any]]:
-    """The events without what a controller tells that runs in a name server's process: elsewhere the two are two nodes
-    with one history."""
+    """The events, each once. A controller in a name server's process shares its history; in a cluster elsewhere the two
+    are two nodes."""
     hosts = {node.name: node.address.rpartition(":")[0] for node in state.nodes.values()}
     kinds = {node.name: node.kind for node in state.nodes.values()}
     told = {(hosts[event["node"]], _text(event)) for event in events if kinds[event["node"]] == NodeKind.NAMESRV.value}

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 Event = Mapping[str, Any]
-"""{"at_ms": wall, "event": name, …fields}, as request 52001 answers them."""
+"""An event {"at_ms": wall, "event": name, …fields}, as request 52001 answers it."""
 
 PHASES = ("detect_ms", "elect_ms", "role_ms", "writable_ms", "route_ms", "first_ack_ms")
 
@@ -24,9 +24,10 @@ PHASES = ("detect_ms", "elect_ms", "role_ms", "writable_ms", "route_ms", "first_
 def failover_phases(
     events: Iterable[Event], killed_at_ms: int, group: str, ack_stamps_ms: Iterable[int] = ()
 ) -> dict[str, int | None]:
-    """`ack_stamps_ms` are the wall stamps of acknowledgements; the first after the new master was writable counts.
+    """Phases of the failover that followed a kill, in ms from `killed_at_ms` on. `ack_stamps_ms`: wall times of
+    acknowledgements, of which the first after the new master was writable counts.
 
-    A phase that did not happen, or of which no node told, is None."""
+    A phase that did not happen, or that no node reports, is None."""
     after = sorted((event for event in events if event["at_ms"] >= killed_at_ms), key=lambda event: int(event["at_ms"]))
 
     def first(wanted: Callable[[Event], bool]) -> Event | None:
@@ -62,6 +63,6 @@ def failover_phases(
 
 
 def _has_master(event: Event) -> bool:
-    """True if the route that the event tells of has a master, broker id 0."""
+    """True if the route in the event has a master, broker id 0."""
     addresses = event.get("broker_addrs", event.get("addresses", {}))
     return "0" in addresses or 0 in addresses

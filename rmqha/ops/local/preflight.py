@@ -1,4 +1,4 @@
-"""Everything that can be refused before anything is written: directories, identities, ports. Control plane."""
+"""Checks before a cluster is written or started: directories, identities, ports. Control plane."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ LOWEST_PORT, HIGHEST_PORT = 12000, 32000
 PORT_BLOCK = 10
 """Ports that are claimed together."""
 _claimed: dict[int, int] = {}
-"""First port of each block that this process claimed → the descriptor that keeps it."""
+"""Descriptor that holds a block of ports which this process claimed, by the block's first port."""
 REST_COUNT = 8
 _given: deque[range] = deque(maxlen=REST_COUNT)
-"""The last ports that this process was given: a server may be about to listen there."""
+"""The last ports that `free_ports` gave: a server may be about to listen there."""
 
 
 def check_cluster(spec: ClusterSpec, *, other_ports: str = "") -> ClusterState | None:
     """The record of what runs in the cluster's directory, None if it is new. Raises UsageError; writes nothing.
-    `other_ports`: the advice for a port that is taken, where it is not another one in the cluster's file."""
+    `other_ports`: advice for a port that is taken; "" to advise another one in the cluster's file."""
     _check_directory(spec.directory)
     state = ClusterState.read(spec.directory)
     if state is not None:
@@ -52,7 +52,7 @@ def check_cluster(spec: ClusterSpec, *, other_ports: str = "") -> ClusterState |
 
 
 def _is_as_begun(spec: ClusterSpec) -> bool:
-    """True if the directory has no data of a node, only what an interrupted `up` leaves before it writes the record."""
+    """True if the directory only has files that an interrupted `up` leaves before it writes the record."""
     nodes = {node.name for node in spec.nodes}
     for item in spec.directory.iterdir():
         if item.name in nodes and item.is_dir() and not item.is_symlink():
@@ -73,7 +73,7 @@ def _check_directory(directory: Path) -> None:
 
 
 def _check_unchanged(spec: ClusterSpec, state: ClusterState) -> None:
-    """Check that what runs is what the file says, else a second `up` would leave a mixture."""
+    """Check that the running nodes are those of the file, else a second `up` would leave a mixture."""
     wanted = {node.name: node for node in spec.nodes}
     for name, record in state.nodes.items():
         if not record.alive:
@@ -90,12 +90,12 @@ def _check_unchanged(spec: ClusterSpec, state: ClusterState) -> None:
 
 
 def settings(text: str) -> list[str]:
-    """The lines of a properties file that say something."""
+    """The lines of a properties file that set a key."""
     return [line for line in text.splitlines() if not line.startswith("#")]
 
 
 def _check_identity(spec: ClusterSpec, node: NodeSpec) -> None:
-    """A store that belongs to another cluster or group must not be started as this broker."""
+    """Raise UsageError for a store of another cluster or group: it must not be started as this broker."""
     store = node.properties.get("storePathRootDir")
     if store is None:
         return
@@ -115,7 +115,7 @@ def _check_identity(spec: ClusterSpec, node: NodeSpec) -> None:
 
 
 def check_ports(nodes: Iterable[NodeSpec], source: str, other_ports: str = "") -> None:
-    """Raise UsageError for the first port that a node needs and somebody else has."""
+    """Raise UsageError for the first port that a node needs and another process has."""
     for node in nodes:
         host = host_of(node.address)
         for port in node.ports:
@@ -128,8 +128,8 @@ def check_ports(nodes: Iterable[NodeSpec], source: str, other_ports: str = "") -
 
 
 def cannot_bind(host: str, port: int) -> str:
-    """The reason why an address cannot be bound, or "", by all numbers that a name stands for, as the servers bind it.
-    SO_REUSEADDR as they do: a port in TIME_WAIT is free."""
+    """The reason why an address cannot be bound, or "". All addresses of a name are tried, with SO_REUSEADDR, as the
+    servers do: a port in TIME_WAIT is free."""
     bound_count, lacking = 0, ""
     try:
         for family, _, _, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
@@ -152,12 +152,12 @@ def _bind(family: int, place: Any) -> None:
 
 
 def free_ports(count: int) -> int:
-    """The first of `count` neighbouring ports on loopback that nobody has: for tests, drills and the demo.
+    """The first of `count` neighbouring free ports on loopback: for tests, drills and the demo.
 
-    They lie below the range that the system hands out to clients, so that no connection takes one before the server.
-    They stay this process's own until it ends, so that nobody else is given the port of a server that is being
-    restarted; this process itself gets them again when no server listens on any of them, the last REST_COUNT ones only
-    if there are no others."""
+    They lie below the range that the system gives to clients, so that no connection takes one before the server. They
+    are reserved for this process until it ends, so that no other is given the port of a server that is being restarted;
+    this process itself gets them again when no server listens on any of them, the last REST_COUNT ones only if there
+    are no others."""
     size = -(-count // PORT_BLOCK) * PORT_BLOCK
     low, high = LOWEST_PORT, HIGHEST_PORT - size
     first = os.getpid() * size  # two processes that begin at the same moment do not try the same ones

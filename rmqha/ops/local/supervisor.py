@@ -1,8 +1,7 @@
 """Start, recognise and signal the processes of a local cluster. Control plane; knows no RocketMQ.
 
-A process is known by its id and the moment the kernel started it: an id alone may long belong to somebody else, and
-no stranger must ever be signalled (ruling 24).
-"""
+A process is identified by its id and the moment when the kernel started it: an id alone may belong to another process
+by now, and no foreign process may ever be signalled (ruling 24)."""
 
 from __future__ import annotations
 
@@ -22,12 +21,13 @@ from rmqha.model.error import RmqhaError
 POLL_S = 0.02
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 _NO_HANDLES = (errno.ENOSYS, errno.EPERM)
-"""A kernel before 5.3, and a container's filter of system calls that does not know pidfd_open."""
+"""Errors of a kernel before 5.3, and of a container's filter of system calls that does not know pidfd_open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """`start` is the stamp of the moment when the kernel started `pid`: no other process with this id shares it."""
+    """A process. `start` is the stamp of the moment when the kernel started `pid`: no other process with this id shares
+    it."""
 
     pid: int
     start: str
@@ -63,7 +63,7 @@ def spawn(arguments: Sequence[str], output: Path) -> Process:
 
 
 def server_arguments(command: str, config: Path) -> list[str]:
-    """The command line of a server. -P keeps a directory `controller` of the user's out of the way."""
+    """The command line of a server. -P keeps Python from importing a directory `controller` of the user's."""
     return [sys.executable, "-P", "-m", "rmqha", command, "-c", str(config)]
 
 
@@ -88,8 +88,8 @@ def send_signal(process: Process, number: signal.Signals) -> bool:
 
 
 def _handle_of(pid: int) -> int | None:
-    """A descriptor that stands for a process; None where the system, or the Python that was built for older ones, has
-    none. Raises ProcessLookupError."""
+    """A pidfd of the process; None if the system, or a Python built for older ones, has no pidfds. Raises
+    ProcessLookupError."""
     if not hasattr(os, "pidfd_open") or not hasattr(signal, "pidfd_send_signal"):
         return None
     try:
@@ -101,7 +101,7 @@ def _handle_of(pid: int) -> int | None:
 
 
 def wait_gone(processes: Sequence[Process], timeout_s: float) -> list[Process]:
-    """Wait until all have ended; returns those that have not when the time is up."""
+    """Wait until all processes have ended. Returns those that have not when the time is up."""
     deadline = time.monotonic() + timeout_s
     while (left := [process for process in processes if process.alive]) and time.monotonic() < deadline:
         time.sleep(POLL_S)
@@ -109,7 +109,7 @@ def wait_gone(processes: Sequence[Process], timeout_s: float) -> list[Process]:
 
 
 def stop_all(processes: Sequence[Process], timeout_s: float) -> list[Process]:
-    """SIGTERM to all, wait, SIGKILL to those that stay; returns the ones that had to be killed."""
+    """Send SIGTERM to all, wait, then SIGKILL to those that stay. Returns those that had to be killed."""
     for process in processes:
         send_signal(process, signal.SIGTERM)
     stubborn = wait_gone(processes, timeout_s)
@@ -120,7 +120,7 @@ def stop_all(processes: Sequence[Process], timeout_s: float) -> list[Process]:
 
 
 def require_gone(processes: Sequence[Process]) -> None:
-    """Raise RmqhaError for those that are still there after SIGKILL: they wait in the kernel."""
+    """Raise RmqhaError for processes that are still there after SIGKILL: they wait in the kernel."""
     left = [str(process.pid) for process in processes if process.alive]
     if left:
         raise RmqhaError(

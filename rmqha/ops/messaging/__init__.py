@@ -1,1 +1,1 @@
-"""Answers about consumer groups, topics and messages as typed values, and the orders that change them."""
+"""Queries about consumer groups, topics, messages and users, answered by typed values, and changes of them."""

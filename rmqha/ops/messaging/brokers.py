@@ -11,12 +11,12 @@ from rmqha.host.asking.shell import open_tasks
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageError
 from rmqha.model.offset import MASTER_ID
-from rmqha.ops.answer import json_object, reading
+from rmqha.ops.answer import json_object, readable_answer
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import ObjectKey, loads
 
 AT_ONCE = 16
-"""Requests on their way at a time."""
+"""Most requests under way at a time."""
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -34,7 +34,7 @@ class QueueName:
 
 
 def parse_queue(text: str) -> QueueName:
-    """Raises UsageError for what is not BROKER:N."""
+    """The queue that `text` names. Raises UsageError for what is not BROKER:N."""
     broker_name, colon, number = text.rpartition(":")
     if not colon or not broker_name or not (number.isascii() and number.isdigit()):
         raise UsageError(f"queue {text!r} must be written GROUP:N, such as broker-a:0")
@@ -43,7 +43,7 @@ def parse_queue(text: str) -> QueueName:
 
 @dataclass(frozen=True, slots=True)
 class AskedBroker:
-    """The broker that answers for its group: the master, or another replica while there is none."""
+    """The broker that is asked for its group: the master, or another replica while there is none."""
 
     name: str
     address: str
@@ -52,14 +52,14 @@ class AskedBroker:
 
 @dataclass
 class BrokerAnswers(Generic[T]):
-    """Answers by broker group, and why the others gave none."""
+    """Answers by broker group, and the reasons of groups without one."""
 
     answers: dict[str, T] = field(default_factory=dict)
     silent: dict[str, str] = field(default_factory=dict)
 
 
 def chosen(addresses: Mapping[str, Mapping[int, str]]) -> list[AskedBroker]:
-    """The one to ask of each group, by name; groups without any replica are left out."""
+    """The broker to ask of each group, by name; groups without any replica are left out."""
     return [
         AskedBroker(name, replicas.get(MASTER_ID) or replicas[min(replicas)], MASTER_ID in replicas)
         for name, replicas in sorted(addresses.items())
@@ -74,7 +74,7 @@ async def all_brokers(admin: Admin) -> list[AskedBroker]:
 
 
 async def require_brokers(admin: Admin) -> None:
-    """Raise UnreachableError if the name servers know no broker: what is not found may be there all the same."""
+    """Raise UnreachableError if the name servers know no broker: then a search that finds nothing proves nothing."""
     if not await all_brokers(admin):
         raise UnreachableError(
             "the name servers know no broker: all are down, or register elsewhere, so what they hold is not known; "
@@ -99,7 +99,7 @@ async def route_of_topic(admin: Admin, topic: str) -> dict[str, Any]:
 
 
 def require_masters(brokers: Iterable[AskedBroker]) -> None:
-    """Raise UnreachableError unless each answers as a master: a change is refused before any part of it is made."""
+    """Raise UnreachableError unless all are masters: a change is refused before any part of it is made."""
     for broker in brokers:
         if not broker.is_master:
             raise UnreachableError(f"group {broker.name} has no master, so nothing was changed; wait for its election")
@@ -108,7 +108,7 @@ def require_masters(brokers: Iterable[AskedBroker]) -> None:
 async def side_by_side(
     items: Collection[K], ask: Callable[[K], Awaitable[T]]
 ) -> tuple[dict[K, T], dict[K, RmqhaError]]:
-    """Each item's answer, or why there is none; AT_ONCE at a time, in the order of the items."""
+    """Answers and failures by item, in the order of the items; AT_ONCE are asked at a time."""
     answers: dict[K, T] = {}
     failures: dict[K, RmqhaError] = {}
     waiting = iter(items)
@@ -130,7 +130,7 @@ async def side_by_side(
 
 
 async def from_each(brokers: Collection[AskedBroker], ask: Callable[[AskedBroker], Awaitable[T]]) -> BrokerAnswers[T]:
-    """Ask them side by side."""
+    """Ask all brokers at once."""
     answers, failures = await side_by_side(brokers, ask)
     return BrokerAnswers(
         {broker.name: answer for broker, answer in answers.items()},
@@ -139,14 +139,14 @@ async def from_each(brokers: Collection[AskedBroker], ask: Callable[[AskedBroker
 
 
 async def ask_json(admin: Admin, address: str, command: Command) -> dict[str, Any]:
-    """The object that a broker answers. Raises RemoteError, UnreachableError."""
+    """The JSON object in a broker's answer. Raises RemoteError, UnreachableError."""
     return json_object(await admin.ask(address, command), address, "a broker's")
 
 
 def queue_table(body: Mapping[str, Any], address: str, member: str = "offsetTable") -> dict[tuple[str, int], Any]:
-    """(topic, queue id) → row of a table whose keys are queues, as objects or as their text."""
+    """Rows of a table whose keys are queues, as objects or as their text, by (topic, queue id)."""
     found = {}
-    with reading(address, "a broker's"):
+    with readable_answer(address, "a broker's"):
         for key, row in (body.get(member) or {}).items():
             place = key if isinstance(key, ObjectKey) else loads(key)
             found[str(place["topic"]), int(place["queueId"])] = row

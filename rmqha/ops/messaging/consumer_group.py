@@ -1,4 +1,4 @@
-"""A consumer group as all brokers tell it: members, subscriptions, how far it has read, what keeps it from reading.
+"""A consumer group by the reports of all brokers: members, subscriptions, progress, and what keeps it from reading.
 Control plane."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rmqha.model.access import SYSTEM_GROUP_PREFIX
 from rmqha.model.code import PERM_READ, RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, UnreachableError, UsageError
 from rmqha.model.message import DLQ_PREFIX, RETRY_PREFIX
-from rmqha.ops.answer import reading
+from rmqha.ops.answer import readable_answer
 from rmqha.ops.messaging.brokers import (
     AskedBroker,
     BrokerAnswers,
@@ -48,7 +48,7 @@ SYSTEM_GROUPS = frozenset(
         "rmqha-dlq",
     )
 )
-"""Groups that servers and tools make for themselves."""
+"""Groups of servers and tools, which no application has made."""
 
 
 def is_system_group(name: str) -> bool:
@@ -58,9 +58,9 @@ def is_system_group(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """A group's progress in one queue. `committed` None: it has committed nothing there; `oldest_age_ms` is the age of
-    the first message that it has not read, None if there is none or the broker does not tell; `read_at_ms` the time at
-    which the last one that it has read was stored, 0 if that is not known; `first` the oldest that is still there."""
+    """A group's progress in one queue. `committed` None: it has committed nothing there. `oldest_age_ms`: age of the
+    first message that it has not read, None if there is none or it is not known. `read_at_ms`: time at which the last
+    message that it has read was stored, 0 if that is not known. `first`: offset of the oldest stored message."""
 
     topic: str
     queue: QueueName
@@ -72,13 +72,13 @@ class QueueProgress:
 
     @property
     def lag(self) -> int:
-        """Messages that wait."""
+        """Number of messages that wait."""
         return max(0, self.end - max(self.committed or 0, self.first))
 
     @property
     def deleted(self) -> int:
-        """Messages that retention has deleted before the group had read them; those of before its first commit were
-        never its own."""
+        """Number of messages that retention has deleted before the group had read them; messages before its first
+        commit do not count."""
         return 0 if self.committed is None else max(0, self.first - self.committed)
 
 
@@ -95,9 +95,9 @@ class GroupMember:
 
 @dataclass
 class ConsumerGroup:
-    """`by_selector`: subscribed topics whose expression is SQL92, not tags; `subscribed_alike`: ids of members, a list
-    for each way to subscribe where there are several; `paused`: reasons why the group reads less than it subscribes to,
-    by place; `silent`: brokers that did not tell, with why."""
+    """A consumer group. `by_selector`: subscribed topics whose expression is SQL92, not tags; `subscribed_alike`: ids
+    of members, a list for each set of subscriptions if there are several; `paused`: reasons why the group reads less
+    than it subscribes to, by place; `silent`: brokers without an answer, with the reason."""
 
     name: str
     members: list[GroupMember] = field(default_factory=list)
@@ -109,7 +109,7 @@ class ConsumerGroup:
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     progress: list[QueueProgress] = field(default_factory=list)
     popped: dict[str, int] = field(default_factory=dict)
-    """By topic: messages that were popped and are not done."""
+    """Number of messages that were popped and are not acknowledged, by topic."""
     retries_waiting: int | None = None
     delayed: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By topic, the retry topic too: messages that wait in delay levels, and in how many ms the first of them comes."""
@@ -128,12 +128,12 @@ class ConsumerGroup:
 
     @property
     def lag(self) -> int:
-        """Messages that wait in all queues."""
+        """Number of messages that wait in all queues."""
         return sum(item.lag for item in self.progress)
 
     @property
     def deleted(self) -> int:
-        """Messages that were deleted before the group had read them."""
+        """Number of messages that were deleted before the group had read them."""
         return sum(item.deleted for item in self.progress)
 
     @property
@@ -144,7 +144,7 @@ class ConsumerGroup:
 
 @dataclass
 class _Words:
-    """One broker's words about a group."""
+    """One broker's answers about a group."""
 
     settings: dict[str, Any] | None = None
     connections: dict[str, Any] | None = None
@@ -153,18 +153,18 @@ class _Words:
 
 
 async def group_names(admin: Admin, *, every: bool = False) -> BrokerAnswers[list[str]]:
-    """Consumer groups that have settings at each broker; `every`: also those of servers and tools."""
+    """Names of the consumer groups that have settings, by broker; `every`: also those of servers and tools."""
 
     async def ask(broker: AskedBroker) -> list[str]:
         body = await ask_json(admin, broker.address, Command(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
-        with reading(broker.address, "a broker's"):
+        with readable_answer(broker.address, "a broker's"):
             return sorted(name for name in body["subscriptionGroupTable"] if every or not is_system_group(name))
 
     return await from_each(await all_brokers(admin), ask)
 
 
 async def describe_groups(admin: Admin, names: Collection[str]) -> list[ConsumerGroup]:
-    """Each of them without ages of messages, retries and dead letters. An unknown one has nothing."""
+    """The groups, without ages of messages, retries and dead letters. An unknown one is empty."""
     brokers = await all_brokers(admin)
     found, _ = await side_by_side(list(names), lambda name: _describe(admin, name, brokers, None, ages=False))
     return [found[name] for name in names if name in found]
@@ -225,7 +225,7 @@ async def _describe(
 
 
 async def _words(admin: Admin, broker: AskedBroker, group: str) -> _Words:
-    """Settings, connections and topics with offsets; what the broker does not have of them is left out."""
+    """A broker's answers about a group: settings, connections, and topics with offsets, as far as it has them."""
     words = _Words()
     try:
         command = Command(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group, ONLY_EXISTING: "true"})
@@ -240,7 +240,7 @@ async def _words(admin: Admin, broker: AskedBroker, group: str) -> _Words:
         if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
             raise
     body = await ask_json(admin, broker.address, Command(RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": group}))
-    with reading(broker.address, "a broker's"):
+    with readable_answer(broker.address, "a broker's"):
         words.topics = [str(topic) for topic in body.get("topicList") or []]
         _members({broker.name: words.connections or {}})
         for item in ((words.connections or {}).get("subscriptionTable") or {}).values():
@@ -272,7 +272,7 @@ def _members(connections: Mapping[str, Mapping[str, Any]]) -> list[GroupMember]:
 async def _progress_in(
     admin: Admin, group: ConsumerGroup, topic: str, brokers: Iterable[AskedBroker], *, ages: bool
 ) -> list[QueueProgress]:
-    """In each queue of a topic, sorted. A broker that does not tell is noted in `silent`."""
+    """The group's progress in each queue of a topic, sorted. A broker without an answer is noted in `silent`."""
     asked = [broker for broker in brokers if broker.name not in group.silent]
     told = await from_each(asked, lambda broker: _progress_at(admin, broker, group.name, topic, ages=ages))
     group.silent |= told.silent
@@ -285,7 +285,8 @@ async def _progress_in(
 async def _progress_at(
     admin: Admin, broker: AskedBroker, group: str, topic: str, *, ages: bool
 ) -> tuple[list[QueueProgress], dict[str, int]]:
-    """One broker's word, and by topic the messages that were popped there and are not done."""
+    """The progress at one broker, and the number of messages that were popped there and are not acknowledged, by
+    topic."""
     command = Command(RequestCode.GET_CONSUME_STATS, {"consumerGroup": group, "topic": topic})
     try:
         body = await ask_json(admin, broker.address, command)
@@ -294,15 +295,15 @@ async def _progress_at(
             raise
         return [], {}
     rows = queue_table(body, broker.address)
-    with reading(broker.address, "a broker's"):
+    with readable_answer(broker.address, "a broker's"):
         popped = {str(name): int(count) for name, count in (body.get(POPPED_IN_FLIGHT) or {}).items()}
     age_of = await _ages(admin, broker, group, topic) if ages and rows else {}
-    with reading(broker.address, "a broker's"):
+    with readable_answer(broker.address, "a broker's"):
         waits_anywhere = any(int(row["consumerOffset"]) < int(row["brokerOffset"]) for row in rows.values())
     firsts = await _firsts(admin, broker, topic) if waits_anywhere else {}
     found = []
     for (_, queue_id), row in rows.items():
-        with reading(broker.address, "a broker's"):
+        with readable_answer(broker.address, "a broker's"):
             committed, end = int(row["consumerOffset"]), int(row["brokerOffset"])
             read_at_ms = int(row["lastTimestamp"])
         sure = committed > 0 or await _has_committed(admin, broker, group, topic, queue_id)
@@ -322,7 +323,7 @@ async def _progress_at(
 
 
 async def _has_committed(admin: Admin, broker: AskedBroker, group: str, topic: str, queue_id: int) -> bool:
-    """True if offset 0 of an answer to request 208 is a committed one: it stands for none as well."""
+    """True if offset 0 in an answer to request 208 is a committed one: it also stands for no commit."""
     ext = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id), "setZeroIfNotFound": "false"}
     try:
         await admin.ask(broker.address, Command(RequestCode.QUERY_CONSUMER_OFFSET, ext))
@@ -334,30 +335,30 @@ async def _has_committed(admin: Admin, broker: AskedBroker, group: str, topic: s
 
 
 async def _firsts(admin: Admin, broker: AskedBroker, topic: str) -> dict[int, int]:
-    """Queue id → offset of the oldest message; nothing of a broker that does not tell."""
+    """Offset of the oldest message, by queue id; {} of a broker without an answer."""
     try:
         body = await ask_json(admin, broker.address, Command(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic}))
     except RemoteError:
         return {}
     rows = queue_table(body, broker.address)
-    with reading(broker.address, "a broker's"):
+    with readable_answer(broker.address, "a broker's"):
         return {queue_id: int(row["minOffset"]) for (_, queue_id), row in rows.items()}
 
 
 async def _ages(admin: Admin, broker: AskedBroker, group: str, topic: str) -> dict[int, int]:
-    """Queue id → age (ms) of the first message that waits; nothing of a broker that does not tell."""
+    """Age (ms) of the first message that waits, by queue id; {} of a broker without an answer."""
     command = Command(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": topic, "group": group})
     try:
         body = await ask_json(admin, broker.address, command)
     except RemoteError:
         return {}
-    with reading(broker.address, "a broker's"):
+    with readable_answer(broker.address, "a broker's"):
         spans = [(item["messageQueue"]["queueId"], int(item["delayTime"])) for item in body["consumeTimeSpanSet"]]
     return {int(queue_id): delay_ms for queue_id, delay_ms in spans if delay_ms > 0}
 
 
 async def stored_count(admin: Admin, topic: str) -> int:
-    """Messages that a topic holds, 0 if there is no such topic. Raises UnreachableError, RemoteError."""
+    """Number of messages in a topic, 0 if there is no such topic. Raises UnreachableError, RemoteError."""
     try:
         brokers = await brokers_of_topic(admin, topic)
     except UsageError:
@@ -366,7 +367,7 @@ async def stored_count(admin: Admin, topic: str) -> int:
     for broker in brokers:
         command = Command(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
         rows = queue_table(await ask_json(admin, broker.address, command), broker.address)
-        with reading(broker.address, "a broker's"):
+        with readable_answer(broker.address, "a broker's"):
             total += sum(int(row["maxOffset"]) - int(row["minOffset"]) for row in rows.values())
     return total
 
@@ -388,7 +389,7 @@ async def _add_delayed(admin: Admin, group: ConsumerGroup, brokers: Iterable[Ask
 
 
 async def _paused(admin: Admin, group: ConsumerGroup) -> dict[str, str]:
-    """Settings of operators that keep the group from reading."""
+    """Settings of operators that keep the group from reading, by place."""
     found = {}
     for broker_name, settings in group.settings.items():
         if settings.get("consumeEnable") is False:

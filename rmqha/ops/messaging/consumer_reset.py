@@ -1,4 +1,4 @@
-"""Another place for a consumer group to go on from: first what would change, then the change. Control plane.
+"""Resets of a consumer group's offsets: first a plan of the change, then the change. Control plane.
 
 The brokers set the offset of each queue themselves and tell connected members at their next pull
 (useServerSideResetOffset, the default of ours and Apache's). A broker without that asks the members; of a group that is
@@ -15,7 +15,7 @@ from rmqha.client.admin import Admin
 from rmqha.client.consumers.offsets import answered_offset
 from rmqha.model.code import RequestCode
 from rmqha.model.error import ConfigError, RmqhaError, UnreachableError, UsageError
-from rmqha.ops.answer import reading
+from rmqha.ops.answer import readable_answer
 from rmqha.ops.messaging.brokers import (
     AskedBroker,
     QueueName,
@@ -33,11 +33,11 @@ from rmqha.wire.config_answer import parse_keys
 
 SERVER_SIDE_KEY = "useServerSideResetOffset"
 EARLIEST_TIME_AS_OFFSET = 10**11
-"""A number as large as this is rather a time in milliseconds than an offset."""
+"""Number from which on it is taken for a time in milliseconds, not for an offset."""
 
 
 class ResetPlace(Enum):
-    """Kinds of places to go on from."""
+    """Kinds of places at which a group may go on."""
 
     FIRST = "first"
     LAST = "last"
@@ -48,14 +48,15 @@ class ResetPlace(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A place in each queue. `value`: milliseconds since 1970, an offset, or the number of messages to pass over."""
+    """The place at which each queue goes on. `value`: milliseconds since 1970, an offset, or the number of messages to
+    pass over."""
 
     place: ResetPlace
     value: int = 0
 
 
 class ResetMethod(Enum):
-    """Ways to change offsets at a broker: it does so itself, it asks the members, or they are committed for them."""
+    """Ways to change offsets at a broker: it does so itself, it asks the members, or the tool commits them."""
 
     BROKER = "broker"
     MEMBERS = "members"
@@ -82,12 +83,12 @@ class QueueChange:
 
     @property
     def read_again(self) -> int:
-        """Messages that the group will get again."""
+        """Number of messages that the group will get again."""
         return max(0, (self.before or 0) - self.after)
 
     @property
     def passed_over(self) -> int:
-        """Messages that the group will never get."""
+        """Number of messages that the group will never get."""
         return max(0, self.after - (self.before or 0)) if self.before is not None else 0
 
     @property
@@ -98,7 +99,7 @@ class QueueChange:
 
 @dataclass(frozen=True)
 class ResetPlan:
-    """Change that `apply` will make. `ways` and `brokers` are by broker group."""
+    """The change that `apply` will make. `ways` and `brokers` are by broker group."""
 
     group: str
     topic: str
@@ -111,7 +112,7 @@ class ResetPlan:
 
 @dataclass
 class ResetResult:
-    """Queues that were changed, and why the others were not."""
+    """Queues that were changed, and the reasons of the others."""
 
     done: list[QueueChange] = field(default_factory=list)
     failed: dict[QueueName, str] = field(default_factory=dict)
@@ -119,8 +120,8 @@ class ResetResult:
 
 # --- pure -------------------------------------------------------------------------------------------------------------
 def offset_after(state: QueueState, target: Target, at_time: int = 0) -> int:
-    """The offset to go on from. `at_time`: that of the first message which was stored at the target's time or later.
-    Raises UsageError for one that the queue does not have."""
+    """The offset to go on at. `at_time`: offset of the first message that was stored at the target's time or later.
+    Raises UsageError for an offset that the queue does not have."""
     match target.place:
         case ResetPlace.FIRST:
             return state.low
@@ -176,8 +177,8 @@ def chosen_queues(states: Sequence[QueueState], queue: QueueName | None, target:
 
 
 def require_movable(group: ConsumerGroup) -> None:
-    """Raise UsageError for a group whose offsets are not at the brokers, UnreachableError for one that not all brokers
-    have told of: who is connected is unclear then."""
+    """Raise UsageError for a group whose offsets are not at the brokers, UnreachableError unless all brokers have
+    answered: else it is not known who is connected."""
     if group.silent:
         told = "; ".join(f"{name}: {why}" for name, why in sorted(group.silent.items()))
         raise UnreachableError(f"not every broker tells of group {group.name}, so nothing was changed: {told}")
@@ -193,7 +194,7 @@ async def plan(
     admin: Admin, group: ConsumerGroup, topic: str, target: Target, queue: QueueName | None = None
 ) -> ResetPlan:
     """The change that a reset would make. Raises UsageError while it is unclear, UnreachableError unless every master
-    of the topic answers: a group is not moved by half."""
+    of the topic answers: no group is moved in some queues only."""
     require_movable(group)
     route = await route_of_topic(admin, topic)
     brokers = chosen(route["brokers"])
@@ -225,7 +226,7 @@ async def _states(admin: Admin, broker: AskedBroker, group: ConsumerGroup, topic
     }
     found = []
     for (_, queue_id), row in rows.items():
-        with reading(broker.address, "a broker's"):
+        with readable_answer(broker.address, "a broker's"):
             low, high = int(row["minOffset"]), int(row["maxOffset"])
         found.append(QueueState(QueueName(broker.name, queue_id), committed.get(queue_id), low, high))
     return found
@@ -238,7 +239,8 @@ async def _offset_at(admin: Admin, broker: AskedBroker, topic: str, state: Queue
 
 
 async def _way(admin: Admin, broker: AskedBroker, group: ConsumerGroup, target: Target) -> ResetMethod:
-    """Raises UsageError for a change that the broker could only make of a group that is not connected."""
+    """The way to change offsets at a broker. Raises UsageError for a change that it can only make for a group that is
+    not connected."""
     reply = await admin.ask(broker.address, Command(RequestCode.GET_BROKER_CONFIG))
     try:
         told = parse_keys(reply, broker.address).values.get(SERVER_SIDE_KEY, "true")
@@ -295,7 +297,7 @@ async def _ask_members(admin: Admin, made: ResetPlan, broker: AskedBroker) -> No
 
 
 async def delete_group(admin: Admin, name: str) -> list[str]:
-    """Delete settings and offsets at every broker; the broker groups. Raises UsageError while somebody of the group is
+    """Delete settings and offsets at every broker. Returns the broker groups. Raises UsageError while a member is
     connected, UnreachableError unless every master answers."""
     group = await describe_group(admin, name, whole=False)
     brokers = await all_brokers(admin)

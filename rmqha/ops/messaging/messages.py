@@ -1,4 +1,4 @@
-"""Messages found by id, key, time or content; who has read one; one sent again. Control plane."""
+"""Messages: searches by id, key, time or content; which groups have read one; copies of one. Control plane."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from rmqha.model.message import (
     TIMER_PROPERTIES,
     parse_offset_message_id,
 )
-from rmqha.ops.answer import reading
+from rmqha.ops.answer import readable_answer
 from rmqha.ops.messaging.brokers import QueueName, ask_json, brokers_of_topic, route_of_topic
 from rmqha.ops.messaging.consumer_group import BROADCASTING, ConsumerGroup, describe_group, is_system_group
 from rmqha.ops.messaging.topics import of_users
@@ -54,7 +54,7 @@ from rmqha.wire.command import Command
 
 READER_GROUP = "rmqha-receive"
 MAX_SEARCHED_TOPICS = 100
-"""Topics that are asked for an id whose topic is not given."""
+"""Most topics that are searched for an id whose topic is not given."""
 _OF_SERVERS = frozenset(
     (
         PROPERTY_CHECK_IMMUNITY_SECONDS,
@@ -85,7 +85,7 @@ _OF_SERVERS = frozenset(
         PROPERTY_WAIT,
     )
 )
-"""Properties of a stored message that are not its application's."""
+"""Properties of a stored message that servers and clients set, not its application."""
 
 
 class TrackState(Enum):
@@ -101,8 +101,8 @@ class TrackState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MessageTrack:
-    """One group's way with a message. `ahead`: messages of the queue that it reads before; `tries`: how often it was
-    sent back."""
+    """One group's progress with a message. `ahead`: number of messages that it reads before; `tries`: number of times
+    that the message was sent back."""
 
     group: str
     state: TrackState
@@ -113,7 +113,7 @@ class MessageTrack:
 
 # --- by id ------------------------------------------------------------------------------------------------------------
 async def by_id(admin: Admin, message_id: str, topic: str | None = None) -> list[Message]:
-    """The message with that offset message id, or all copies with that unique id, the newest first. A copy more means
+    """The message with that offset message id, or all copies with that unique id, the newest first. Several copies mean
     that a producer sent it again. Raises UsageError if there is none."""
     place = await _place_of(admin, message_id)
     if place is not None:
@@ -142,8 +142,8 @@ async def _topics_to_search(admin: Admin) -> list[str]:
 
 
 async def _place_of(admin: Admin, message_id: str) -> tuple[str, list[str], int] | None:
-    """(group, its replicas with the one of the id first, physical offset) of an offset message id; None for an id of
-    another kind: both have as many digits, but one names a broker."""
+    """Place that an offset message id names: (group, its replicas with the one of the id first, physical offset). None
+    for an id of another kind: it has as many digits, but names no broker."""
     try:
         (host, port), phy_offset = parse_offset_message_id(message_id)
     except ValueError:
@@ -158,7 +158,7 @@ async def _place_of(admin: Admin, message_id: str) -> tuple[str, list[str], int]
 
 
 async def _at(admin: Admin, broker_name: str, addresses: Sequence[str], phy_offset: int, message_id: str) -> Message:
-    """The record at an offset of a group's log: each replica has the same there."""
+    """The message at an offset of a group's log, from the first replica that has it: all have the same there."""
     reason = ""
     for address in addresses:
         try:
@@ -188,8 +188,8 @@ async def scan(
     wanted: Callable[[Message], bool],
     limit: int,
 ) -> AsyncGenerator[Message, None]:
-    """Messages of a topic that were stored in that time and are wanted, `limit` of each queue at most, queue by queue
-    in order. What is stored after the scan began is left out."""
+    """Messages of a topic that were stored in that time and are wanted, at most `limit` of each queue, queue by queue
+    in order. Messages stored after the scan began are left out."""
     queues = (await route_of_topic(admin, topic))["queues"]
     for broker in await brokers_of_topic(admin, topic):
         for queue_id in range(queues.get(broker.name, {}).get("read", 0)):
@@ -211,7 +211,7 @@ async def scan(
 
 
 async def _offset(admin: Admin, address: str, place: dict[str, str], at_ms: int | None, end: RequestCode) -> int:
-    """The queue offset at a time, or the queue's end that the request tells."""
+    """The queue offset at a time, or the queue's first or last one, which the request `end` asks for."""
     if at_ms is None:
         return answered_offset(await admin.ask(address, Command(end, dict(place))), address)
     command = Command(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, {**place, "timestamp": str(at_ms)})
@@ -220,11 +220,11 @@ async def _offset(admin: Admin, address: str, place: dict[str, str], at_ms: int 
 
 # --- who has read it --------------------------------------------------------------------------------------------------
 async def track(admin: Admin, message: Message) -> list[MessageTrack]:
-    """Each consumer group of the message's topic, by name: how far it is with the message."""
+    """Progress of each consumer group of the message's topic with the message, by name."""
     brokers = await brokers_of_topic(admin, message.topic)
     address = next(broker.address for broker in brokers if broker.name == message.broker_name)
     body = await ask_json(admin, address, Command(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": message.topic}))
-    with reading(address, "a broker's"):
+    with readable_answer(address, "a broker's"):
         names = sorted(str(name) for name in body.get("groupList") or [])
     tracks = []
     for name in names:
@@ -273,7 +273,7 @@ def tracked(
 
 # --- again ------------------------------------------------------------------------------------------------------------
 def copy_of(message: Message, topic: str) -> OutgoingMessage:
-    """A new message of the same body, keys, tags and properties of the application."""
+    """A new message with the same body, keys, tags and properties of the application."""
     properties = {name: value for name, value in message.properties.items() if name not in _OF_SERVERS}
     return OutgoingMessage(
         topic,

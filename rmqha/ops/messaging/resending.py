@@ -1,8 +1,8 @@
-"""Dead letters: which there are, and copies of them for their group. Control plane.
+"""Dead letters: listing them, and sending them to their group again. Control plane.
 
 A dead letter goes back to the group's retry topic, which only that group reads: the topic that it was sent to has other
-readers. The offset up to which dead letters have been sent again is committed for RESEND_GROUP, so that nothing is sent
-twice by a second call.
+readers. The offset up to which dead letters have been sent again is committed for RESEND_GROUP, so that a second call
+sends nothing twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rmqha.host.asking.shell import ask_by
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, UsageError
 from rmqha.model.message import DLQ_PREFIX, PROPERTY_ORIGIN_MESSAGE_ID, PROPERTY_RETRY_TOPIC, RETRY_PREFIX
-from rmqha.ops.answer import reading
+from rmqha.ops.answer import readable_answer
 from rmqha.ops.messaging.brokers import (
     AskedBroker,
     QueueName,
@@ -46,7 +46,7 @@ SEND_TIMEOUT_MS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterQueue:
-    """A queue of a group's dead letter topic. `resent`: the offset up to which they were sent again."""
+    """A queue of a group's dead letter topic. `resent`: offset up to which dead letters were sent again."""
 
     group: str
     broker: AskedBroker
@@ -58,17 +58,17 @@ class DeadLetterQueue:
 
     @property
     def count(self) -> int:
-        """Dead letters that are there."""
+        """Number of stored dead letters."""
         return self.high - self.low
 
     @property
     def waiting(self) -> int:
-        """Dead letters that were not sent again."""
+        """Number of dead letters that were not sent again."""
         return self.high - max(self.low, min(self.resent, self.high))
 
 
 def send_all(namesrv: str, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
-    """Send them, each until it is acknowledged. Raises as `Producer.send`."""
+    """Send the messages, each until it is acknowledged. Raises as `Producer.send`."""
     results: list[SendResult] = []
     if not messages:
         return results
@@ -108,7 +108,7 @@ async def queues_of(admin: Admin, group: str) -> list[DeadLetterQueue]:
         command = Command(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
         rows = queue_table(await ask_json(admin, broker.address, command), broker.address)
         for (_, queue_id), row in sorted(rows.items()):
-            with reading(broker.address, "a broker's"):
+            with readable_answer(broker.address, "a broker's"):
                 low, high, newest_at_ms = (int(row[key]) for key in ("minOffset", "maxOffset", "lastUpdateTimestamp"))
             resent = await _resent(admin, broker, topic, queue_id)
             found.append(
@@ -129,7 +129,7 @@ async def _resent(admin: Admin, broker: AskedBroker, topic: str, queue_id: int) 
 
 
 async def letters(admin: Admin, queue: DeadLetterQueue, offset: int) -> AsyncGenerator[Message, None]:
-    """Dead letters of one queue from an offset on, up to the end that was told."""
+    """Dead letters of one queue, from an offset on up to the queue's `high`."""
     topic = DLQ_PREFIX + queue.group
     at = max(offset, queue.low)
     while at < queue.high:
@@ -145,7 +145,7 @@ async def letters(admin: Admin, queue: DeadLetterQueue, offset: int) -> AsyncGen
 
 
 async def in_order(admin: Admin, queues: Sequence[DeadLetterQueue]) -> AsyncGenerator[Message, None]:
-    """Dead letters of these queues, the one that was stored first before the others; one answer of each is held."""
+    """Dead letters of these queues, in order of their store times; one answer of each queue is held in memory."""
     async with AsyncExitStack() as stack:
         told = [await stack.enter_async_context(aclosing(letters(admin, queue, 0))) for queue in queues]
         heads = list[tuple[int, int, Message]]()
@@ -164,8 +164,8 @@ async def in_order(admin: Admin, queues: Sequence[DeadLetterQueue]) -> AsyncGene
 
 
 def for_its_group(message: Message, group: str) -> OutgoingMessage:
-    """A copy for the group's retry topic, which its members take for a message of the topic it was sent to. Its tries
-    count anew."""
+    """A copy for the group's retry topic; its members get it as a message of the topic that it was sent to. Its tries
+    are counted anew."""
     made = copy_of(message, RETRY_PREFIX + group)
     kept = {
         PROPERTY_RETRY_TOPIC: message.properties.get(PROPERTY_RETRY_TOPIC, message.topic),
@@ -177,8 +177,8 @@ def for_its_group(message: Message, group: str) -> OutgoingMessage:
 async def resend(
     admin: Admin, producer: Producer, group: str, queues: Sequence[DeadLetterQueue], limit: int | None, *, every: bool
 ) -> int:
-    """Send dead letters to their group again, those that were not before, or `every` one; how many. Each counts as sent
-    once it is acknowledged. Raises UnreachableError unless every master answers."""
+    """Send dead letters to their group again: those that were not sent before, or `every` one. Returns their number;
+    each counts once it is acknowledged. Raises UnreachableError unless every master answers."""
     require_masters(queue.broker for queue in queues)
     await route_of_topic(admin, RETRY_PREFIX + group)
     count = 0

@@ -1,4 +1,4 @@
-"""Timer messages that wait, as the broker groups tell it (request 52036). Control plane."""
+"""Counts of timer messages that wait, by the broker groups' answers (request 52036). Control plane."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from rmqha.client.admin import Admin
 from rmqha.model.code import RequestCode
-from rmqha.ops.answer import reading
+from rmqha.ops.answer import readable_answer
 from rmqha.ops.messaging.brokers import AskedBroker, BrokerAnswers, all_brokers, ask_json, brokers_of_topic, from_each
 from rmqha.wire.command import Command
 
@@ -19,8 +19,8 @@ STEPS_MINUTES = (1, 5, 15, 60, 360, 1440)
 
 @dataclass(frozen=True, slots=True)
 class WaitingMessages:
-    """Timer messages that wait in one group. `topics` and `minutes` (by the time in ms at which each begins) count
-    them."""
+    """Numbers of timer messages that wait in one group: in all, by topic, and by minute (the time in ms at which it
+    begins)."""
 
     now_ms: int
     waiting: int
@@ -31,7 +31,7 @@ class WaitingMessages:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> WaitingMessages:
-        """Raises KeyError, TypeError or ValueError for what is no such answer."""
+        """The numbers in an answer's body. Raises KeyError, TypeError or ValueError for another body."""
         now_ms, waiting, unread, overdue_ms = (int(body[name]) for name in ("nowMs", "waiting", "unread", "overdueMs"))
         topics = {str(name): int(count) for name, count in body["topics"]}
         minutes = {int(at_ms): int(count) for at_ms, count in body["minutes"]}
@@ -39,21 +39,22 @@ class WaitingMessages:
 
 
 async def count_waiting(admin: Admin, topic: str | None) -> BrokerAnswers[WaitingMessages]:
-    """Every group's, of all topics or of one. Raises UsageError for a topic that the name servers do not know."""
+    """Numbers of waiting messages by group, of all topics or of one. Raises UsageError for a topic that the name
+    servers do not know."""
     brokers = await (all_brokers(admin) if topic is None else brokers_of_topic(admin, topic))
     ext = {"version": "1"} | ({} if topic is None else {"topic": topic})
 
     async def ask(broker: AskedBroker) -> WaitingMessages:
         body = await ask_json(admin, broker.address, Command(RequestCode.RMQHA_GET_TIMERS, ext))
-        with reading(broker.address, "a broker's"):
+        with readable_answer(broker.address, "a broker's"):
             return WaitingMessages.from_json(body)
 
     return await from_each(brokers, ask)
 
 
 def by_step(counts: Mapping[int, int], row_count: int) -> tuple[int, list[tuple[int, int]]]:
-    """Minutes of a step, and (begin in ms, count) of each step from the first to the last that has any: the shortest
-    steps that give at most `row_count` rows, else the longest ones that have any."""
+    """Minutes of a step, and (begin in ms, count) of each step from the first to the last with messages. The steps are
+    the shortest that give at most `row_count` rows; with the longest ones, steps without messages are left out."""
     for step in STEPS_MINUTES:
         step_ms = step * MINUTE_MS
         merged: Counter[int] = Counter()

@@ -1,4 +1,4 @@
-"""Topics: which are the users' own; one as each broker group keeps it, and another shape for it. Control plane."""
+"""Topics: those of users; the settings of one in each broker group, and changes of them. Control plane."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rmqha.client.admin import Admin
 from rmqha.model.code import PERM_READ, PERM_WRITE, RequestCode
 from rmqha.model.error import UsageError
 from rmqha.model.message import REPLY_TOPIC_POSTFIX
-from rmqha.ops.answer import reading
+from rmqha.ops.answer import readable_answer
 from rmqha.ops.messaging.brokers import (
     AskedBroker,
     QueueName,
@@ -37,8 +37,8 @@ PERMISSIONS = {"none": 0, "write": PERM_WRITE, "read": PERM_READ, "both": PERM_R
 
 
 def of_users(names: Sequence[str], info: Mapping[str, Any]) -> list[str]:
-    """Without the servers' own: retries, dead letters, answers, and one called as each group and cluster of `info`,
-    which is `Admin.cluster_info`."""
+    """The topics of users, without the servers' own: retries, dead letters, answers, and one named like each group and
+    cluster of `info`, which is `Admin.cluster_info`."""
     answers = (name + REPLY_TOPIC_POSTFIX for name in info["clusters"])
     servers = {*info["brokers"], *info["clusters"], *answers, *_SYSTEM}
     return [name for name in names if name not in servers and not name.startswith(_SYSTEM_PREFIXES)]
@@ -46,7 +46,7 @@ def of_users(names: Sequence[str], info: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class TopicShape:
-    """A topic as one broker group keeps it."""
+    """The settings of a topic in one broker group."""
 
     read_queues: int
     write_queues: int
@@ -59,7 +59,8 @@ class TopicShape:
 
 @dataclass(frozen=True, slots=True)
 class TopicEdit:
-    """Changes that an operator wants; None and nothing leave it as it is. `attributes`: a value, or None to remove."""
+    """Changes that an operator wants; None leaves a setting as it is. `attributes`: the new value of each, or None to
+    remove it."""
 
     read_queues: int | None = None
     write_queues: int | None = None
@@ -69,7 +70,8 @@ class TopicEdit:
 
 @dataclass(frozen=True, slots=True)
 class TopicChange:
-    """A topic in one broker group before and after. `unread`: messages of queues that nobody may read then."""
+    """A topic in one broker group before and after a change. `unread`: number of messages in queues that cannot be read
+    afterwards."""
 
     broker: AskedBroker
     before: TopicShape
@@ -79,12 +81,13 @@ class TopicChange:
 
     @property
     def changes(self) -> bool:
-        """False if the group keeps it so already."""
+        """False if the group has these settings already."""
         return self.before != self.after
 
 
 def edited(shape: TopicShape, edit: TopicEdit) -> TopicShape:
-    """The shape after the edit. Raises UsageError for one that would take messages that nobody may read."""
+    """The settings after the edit. Raises UsageError for more write queues than read queues: nobody could read the
+    others."""
     attributes: dict[str, str] = dict(shape.attributes)
     for name, value in edit.attributes.items():
         if value is None:
@@ -114,8 +117,8 @@ def attributes_text(edit: TopicEdit) -> str:
 
 
 async def plan_edit(admin: Admin, topic: str, edit: TopicEdit, groups: Collection[str] = ()) -> list[TopicChange]:
-    """The change in each of `groups`, of all that hold the topic if none is given. Raises UsageError for a topic or a
-    group of it that there is not, UnreachableError unless every master answers."""
+    """The change in each of `groups`, or in all that hold the topic. Raises UsageError for an unknown topic or a group
+    that does not hold it, UnreachableError unless every master answers."""
     brokers = chosen((await route_of_topic(admin, topic))["brokers"])
     for name in groups:
         if name not in {broker.name for broker in brokers}:
@@ -135,9 +138,9 @@ async def plan_edit(admin: Admin, topic: str, edit: TopicEdit, groups: Collectio
 
 
 async def shape_at(admin: Admin, broker: AskedBroker, topic: str) -> TopicShape:
-    """A topic as a broker keeps it (request 351)."""
+    """The settings of a topic at a broker (request 351)."""
     body = await ask_json(admin, broker.address, Command(RequestCode.GET_TOPIC_CONFIG, {"topic": topic}))
-    with reading(broker.address, "a broker's"):
+    with readable_answer(broker.address, "a broker's"):
         return TopicShape(
             int(body["readQueueNums"]),
             int(body["writeQueueNums"]),
@@ -150,10 +153,10 @@ async def shape_at(admin: Admin, broker: AskedBroker, topic: str) -> TopicShape:
 
 
 async def _unread(admin: Admin, broker: AskedBroker, topic: str, read_queues: int) -> dict[QueueName, int]:
-    """Messages of the queues that are no longer to be read."""
+    """Number of messages in each queue that can no longer be read."""
     command = Command(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
     rows = queue_table(await ask_json(admin, broker.address, command), broker.address)
-    with reading(broker.address, "a broker's"):
+    with readable_answer(broker.address, "a broker's"):
         counts = {queue_id: int(row["maxOffset"]) - int(row["minOffset"]) for (_, queue_id), row in rows.items()}
     return {
         QueueName(broker.name, queue_id): count
@@ -163,7 +166,8 @@ async def _unread(admin: Admin, broker: AskedBroker, topic: str, read_queues: in
 
 
 async def apply_edit(admin: Admin, topic: str, changes: Collection[TopicChange]) -> list[str]:
-    """Change the topic; the groups that were changed. In CP each answers once its SyncStateSet holds the change."""
+    """Change the topic. Returns the groups that were changed. In CP each answers once its SyncStateSet holds the
+    change."""
     done = []
     for change in changes:
         if not change.changes:

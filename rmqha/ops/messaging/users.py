@@ -19,7 +19,7 @@ from rmqha.wire.lenient_json import dumps, loads
 
 @dataclass(frozen=True, slots=True)
 class UserSummary:
-    """A user as some groups know it."""
+    """A user, and the groups that have it with these settings."""
 
     username: str
     is_super: bool
@@ -29,7 +29,7 @@ class UserSummary:
 
 @dataclass(frozen=True, slots=True, order=True)
 class PolicySummary:
-    """A policy entry as some groups have it."""
+    """A policy entry, and the groups that have it."""
 
     username: str
     policy_type: str
@@ -41,8 +41,8 @@ class PolicySummary:
 
 
 async def masters(admin: Admin, groups: Collection[str]) -> list[AskedBroker]:
-    """Masters of these groups, of all without any: a change is refused before it begins, or made everywhere. Raises
-    UsageError for a name that there is not, UnreachableError where one has no master."""
+    """Masters of these groups, or of all groups if none is given: a change is refused before it begins, or made
+    everywhere. Raises UsageError for an unknown group, UnreachableError for one without a master."""
     found = await all_brokers(admin)
     known = {broker.name for broker in found}
     for name in groups:
@@ -56,7 +56,7 @@ async def masters(admin: Admin, groups: Collection[str]) -> list[AskedBroker]:
 
 
 async def users(admin: Admin, groups: Collection[str], name_part: str = "") -> list[UserSummary]:
-    """Users whose name contains `name_part`, by name; one that groups know differently stands there for each."""
+    """Users whose name contains `name_part`, by name; one with different settings is listed once for each."""
     found: dict[tuple[str, bool, bool], list[str]] = {}
     for broker in await masters(admin, groups):
         for row in await _rows(admin, broker, Command(RequestCode.AUTH_LIST_USER, {"filter": name_part})):
@@ -69,7 +69,7 @@ async def users(admin: Admin, groups: Collection[str], name_part: str = "") -> l
 async def put_user(
     admin: Admin, groups: Collection[str], username: str, body: dict[str, str], *, new: bool
 ) -> list[str]:
-    """Make or change a user; `body` as RocketMQ's UserInfo. The groups where it is done."""
+    """Make or change a user. `body`: RocketMQ's UserInfo. Returns the groups where it is done."""
     code = RequestCode.AUTH_CREATE_USER if new else RequestCode.AUTH_UPDATE_USER
     return await _everywhere(
         admin, groups, Command(code, {"username": username}, dumps({"username": username, **body}))
@@ -77,14 +77,14 @@ async def put_user(
 
 
 async def delete_user(admin: Admin, groups: Collection[str], username: str) -> list[str]:
-    """Remove a user. Raises UsageError for one that no group knows."""
+    """Remove a user. Returns the groups where it is done. Raises UsageError for one that no group knows."""
     if username not in {user.username for user in await users(admin, groups, username)}:
         raise UsageError(f"no group knows a user {username}; see rmqha acl user ls")
     return await _everywhere(admin, groups, Command(RequestCode.AUTH_DELETE_USER, {"username": username}))
 
 
 async def entries(admin: Admin, groups: Collection[str], username: str = "", resource: str = "") -> list[PolicySummary]:
-    """Policy entries of users and about resources whose names contain these."""
+    """Policy entries of users whose names contain `username`, about resources whose names contain `resource`."""
     found: dict[PolicySummary, list[str]] = {}
     ext = {"subjectFilter": username, "resourceFilter": resource}
     for broker in await masters(admin, groups):
@@ -96,7 +96,7 @@ async def entries(admin: Admin, groups: Collection[str], username: str = "", res
 
 
 async def put_policies(admin: Admin, groups: Collection[str], username: str, given: Policies) -> list[str]:
-    """Add entries to a user's, each in place of the one about the same resource."""
+    """Add entries to a user's policies, each in place of the one about the same resource."""
     subject = f"User:{username}"
     body = dumps({"policies": policy.to_json(given), "subject": subject})
     return await _everywhere(admin, groups, Command(RequestCode.AUTH_UPDATE_ACL, {"subject": subject}, body))
@@ -105,13 +105,13 @@ async def put_policies(admin: Admin, groups: Collection[str], username: str, giv
 async def delete_policies(
     admin: Admin, groups: Collection[str], username: str, resource: str, policy_type: str
 ) -> list[str]:
-    """Remove a user's entry about a resource, or without one all of them."""
+    """Remove a user's entry about a resource; all its entries if `resource` is ""."""
     ext = {"subject": f"User:{username}", **({"resource": resource, "policyType": policy_type} if resource else {})}
     return await _everywhere(admin, groups, Command(RequestCode.AUTH_DELETE_ACL, ext))
 
 
 async def take_over(admin: Admin, groups: Collection[str], accounts: Converted) -> list[str]:
-    """Make the users with their policies, or change those that are there already. The groups where it is done."""
+    """Make the users with their policies, or change existing ones. Returns the groups where it is done."""
     wanted = await masters(admin, groups)
     for broker in wanted:
         known = {user.username for user in await users(admin, [broker.name])}
@@ -149,7 +149,7 @@ def _policies(row: dict[str, Any], broker: AskedBroker) -> Policies:
 
 
 def _entries(username: str, policies: Policies) -> Iterable[PolicySummary]:
-    """Entries, as yet of no group."""
+    """Summaries of a user's entries, still without groups."""
     for item in policies:
         for entry in item.entries:
             actions = tuple(action.value for action in entry.actions)

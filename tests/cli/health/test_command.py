@@ -62,10 +62,10 @@ class Mending(dict[int, tuple[int, dict[str, str], bytes]]):
 
 
 async def looked(
-    seeds: BootstrapAddresses, group: str | None = None, timeout_s: float = HANG_S
+    bootstrap: BootstrapAddresses, group: str | None = None, timeout_s: float = HANG_S
 ) -> tuple[Health, ClusterSnapshot]:
     with trio.fail_after(HANG_S):
-        return await examine(seeds, group, timeout_s)
+        return await examine(bootstrap, group, timeout_s)
 
 
 async def test_from_one_name_server_it_finds_everybody() -> None:
@@ -88,12 +88,12 @@ async def test_a_group_that_nobody_knows() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_one_broker_is_lost(kind: str) -> None:
     async with peers(5) as found:
-        seeds = tell(found)
+        bootstrap = tell(found)
         with hostile(kind) as address:
             state = json.loads(found[1].replies[Code.RMQHA_GET_CONTROLLER_STATE][2])
             state["groups"]["broker-a"]["replicas"][2]["address"] = address
             found[1].replies[Code.RMQHA_GET_CONTROLLER_STATE] = (0, {}, dumps(state))
-            health, _ = await looked(seeds, timeout_s=TIMEOUT_S if kind == "half-dead" else HANG_S)
+            health, _ = await looked(bootstrap, timeout_s=TIMEOUT_S if kind == "half-dead" else HANG_S)
             said = [item for item in health.reasons if address in item.subject]
             assert len(said) == 1 and "does not answer" in said[0].sentence
             assert health.answered == 5
@@ -101,17 +101,17 @@ async def test_one_broker_is_lost(kind: str) -> None:
 
 async def test_answers_that_are_no_answers() -> None:
     async with peers(5) as found:
-        seeds = tell(found)
+        bootstrap = tell(found)
         found[2].replies[Code.RMQHA_GET_REPLICA_STATE] = (0, {}, b'{"role":1}')
         found[3].replies[Code.RMQHA_GET_REPLICA_STATE] = (0, {}, b"[]")
         found[4].replies[Code.GET_BROKER_CONFIG] = (0, {}, b"\xff")
-        health, _ = await looked(seeds)
+        health, _ = await looked(bootstrap)
         assert sum("cannot be read" in item.sentence for item in health.reasons) == 3
 
 
 async def test_apaches_nodes_have_no_word_of_their_own() -> None:
     async with peers(5) as found:
-        seeds = tell(found)
+        bootstrap = tell(found)
         for peer in found[1:]:
             peer.replies.pop(Code.RMQHA_GET_REPLICA_STATE, None)
             peer.replies.pop(Code.RMQHA_GET_CONTROLLER_STATE, None)
@@ -120,7 +120,7 @@ async def test_apaches_nodes_have_no_word_of_their_own() -> None:
         found[1].replies[Code.CONTROLLER_GET_METADATA_INFO] = (0, ext, b"")
         body = dumps({"replicasInfoTable": {"broker-a": row}})
         found[1].replies[Code.CONTROLLER_GET_SYNC_STATE_DATA] = (0, {}, body)
-        health, snapshot = await looked(seeds)
+        health, snapshot = await looked(bootstrap)
         assert health.healthy, health.reasons
         assert not any(word.is_ours for word in snapshot.nodes if word.kind is not ServerKind.NAME_SERVER)
         assert dict(health.views[0].says) == {
@@ -139,12 +139,12 @@ async def test_nobody_to_ask(kind: str, tmp_path: Path) -> None:
 
 async def test_a_watch_ends_when_it_is_well(tmp_path: Path) -> None:
     async with peers(5) as found:
-        seeds = tell(found)
+        bootstrap = tell(found)
         state = found[1].replies[Code.RMQHA_GET_CONTROLLER_STATE]
         ill = json.loads(state[2])
         ill["groups"]["broker-a"]["masterBrokerId"] = None
         found[1].replies[Code.RMQHA_GET_CONTROLLER_STATE] = (0, {}, dumps(ill))
-        command = ("health", "-e", "-o", "json", "--timeout", "60", "--namesrv", seeds.name_servers[0])
+        command = ("health", "-e", "-o", "json", "--timeout", "60", "--namesrv", bootstrap.name_servers[0])
         done = await rmqha(*command, "--within", "0.2", directory=tmp_path)
         assert done.returncode == 1
         found[1].replies = Mending(found[1].replies, state)

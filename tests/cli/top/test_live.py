@@ -52,12 +52,12 @@ async def test_it_is_live_asks_and_ends(tmp_path: Path) -> None:
     async with peers(5) as found:
         # rows go by address, and the master's shall be the first
         found[2:] = sorted(found[2:], key=lambda peer: peer.address)
-        seeds = tell(found)
+        bootstrap = tell(found)
         found[1].replies[Code.CONTROLLER_ELECT_MASTER] = (0, {"masterEpoch": "5"}, b"")
         command = [sys.executable, "-P", "-m", "rmqha", "top", "--interval", "0.2", "--namesrv"]
         end = terminal.program_end
         process = await trio.lowlevel.open_process(
-            [*command, *seeds.name_servers],
+            [*command, *bootstrap.name_servers],
             stdin=end,
             stdout=end,
             stderr=subprocess.PIPE,
