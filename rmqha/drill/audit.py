@@ -1,6 +1,6 @@
-"""Reads the replicas' CommitLog files and holds them against what was acknowledged.
+"""Audit of the replicas' CommitLog files against what was acknowledged.
 
-DrillError means that a log is not what a log must be, whatever was acknowledged.
+DrillError means that a log itself is wrong, whatever was acknowledged.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from rmqha.model.message import PROPERTY_UNIQUE_KEY, decode_properties
 from rmqha.store.log.record import BLANK, MAGIC_BLANK, Record, decode
 
 STAMP_SLACK_MS = 2
-"""Stamps are whole milliseconds of the wall clock, and when a call began is told by how long it took."""
+"""Error (ms) of stamps: whole milliseconds of the wall clock, and a call's begin is computed from its duration."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """`lost`: acknowledged and not in the log. `misplaced`: not where the acknowledgement said. `swapped`: pairs of one
-    lane, both still there, in another order than they were sent. `copies`: records beyond the first of a UNIQ_KEY."""
+    """Result of an audit. `lost`: acknowledged messages that are not in the log. `misplaced`: messages that are not
+    where the acknowledgement said. `swapped`: pairs of one lane in another order than they were sent. `copies`: records
+    beyond the first of a UNIQ_KEY."""
 
     lost: list[str]
     misplaced: list[str]
@@ -41,7 +42,7 @@ class AuditResult:
 
 
 def committed_bytes(store: Path, end: int) -> Iterator[tuple[int, memoryview]]:
-    """(physical offset of its first byte, content up to `end`) of each CommitLog file."""
+    """CommitLog files: the physical offset of the first byte, and the content up to `end`, of each."""
     for path in sorted((store / "commitlog").iterdir()):
         base = int(path.name)
         if base < end:
@@ -49,7 +50,7 @@ def committed_bytes(store: Path, end: int) -> Iterator[tuple[int, memoryview]]:
 
 
 def records(store: Path, end: int) -> Iterator[Record]:
-    """Every record up to `end`, each checked to lie where it says. Raises DrillError."""
+    """Every record up to `end`; its own offset is checked. Raises DrillError."""
     for base, data in committed_bytes(store, end):
         at = 0
         while at < len(data):
@@ -65,7 +66,7 @@ def records(store: Path, end: int) -> Iterator[Record]:
 
 
 def check_same_bytes(stores: Collection[Path], end: int) -> None:
-    """All replicas hold the same log up to `end`; DrillError if not."""
+    """Raise DrillError unless all replicas hold the same log up to `end`."""
     first, *others = stores
     wanted = list(committed_bytes(first, end))
     found = sum(len(data) for _, data in wanted)
@@ -83,9 +84,8 @@ def audit(
     direct: Collection[str] = (),
     failed: Collection[FailedSend] = (),
 ) -> AuditResult:
-    """Hold one replica's log against the acknowledgements; `direct`: UNIQ_KEYs that must be there as well. Raises
-    DrillError also for a history that cannot be (`rmqha.drill.history`), `failed` being the sends without a good
-    answer."""
+    """Compare one replica's log with the acknowledgements. `direct`: UNIQ_KEYs that must be there as well; `failed`:
+    sends that were not acknowledged. Raises DrillError also for an impossible history (`rmqha.drill.history`)."""
     places: dict[str, list[tuple[int, int]]] = defaultdict(list)
     numbers: Counter[int] = Counter()
     queues: dict[str, list[tuple[int, str]]] = defaultdict(list)
@@ -120,8 +120,8 @@ def _check_history(
     acked: Collection[AckedMessage],
     failed: Collection[FailedSend],
 ) -> None:
-    """Check what holds in AP too: no order that real time forbids. The producer tries again by itself, so how many
-    copies there may be is for its own count to say."""
+    """Check the order of real time, which holds in AP too. The producer tries again by itself, so the number of copies
+    is not checked here."""
     attempts = [
         Attempt(
             item.msg_id,

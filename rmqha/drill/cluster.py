@@ -50,9 +50,8 @@ def quickstart(
     http: bool = False,
 ) -> dict[str, Any]:
     """The cluster file of the quick start on free ports, with smaller log files and more keys for the brokers, which
-    take messages however full the disk is.
-    `controllers`: so many apart from the name server; 0: it embeds one. `http`: every
-    node shows its health and metrics."""
+    take messages however full the disk is. `controllers`: number of controllers apart from the name server; 0: it
+    embeds one. `http`: every node serves its health and metrics."""
     base = free_ports(80)
     alone: dict[str, Any] = {"count": controllers} if controllers else {}
     return {
@@ -66,7 +65,7 @@ def quickstart(
 
 @dataclass(frozen=True, slots=True)
 class Failover:
-    """One change of the master: who was hit, when by the wall clock, who took over."""
+    """One change of the master: the node that was hit, the wall time of that, and the new master."""
 
     hit: str
     hit_at_ms: int
@@ -78,8 +77,8 @@ class Failover:
 
 
 class Cluster:
-    """Use as a context manager: leaving it kills whatever still runs. `launcher` starts one node; `quiet`: waiting
-    shows nothing."""
+    """A cluster of real processes. Use as a context manager: leaving it kills all that still run. `launcher` starts one
+    node; `quiet`: waiting prints nothing."""
 
     def __init__(self, spec: ClusterSpec, launcher: Launch = launch, *, quiet: bool = False) -> None:
         self.spec = spec
@@ -117,16 +116,16 @@ class Cluster:
         await self.wait_well()
 
     async def start(self, *names: str) -> None:
-        """Launch and wait until they are well: brokers back in the SyncStateSet."""
+        """Start nodes and wait until they are well: brokers back in the SyncStateSet."""
         self.launch(*names)
         await self.wait_well(names)
 
     async def wait_well(self, names: Collection[str] | None = None) -> ClusterView:
-        """Until nothing is wrong with `names`, by default with any node and any group."""
+        """Wait until nothing is wrong with `names`, by default with any node and any group."""
         return await wait_well(self.state, names or [*self.state.nodes, *self.state.groups], WELL_S, quiet=self._quiet)
 
     async def kill(self, *names: str) -> int:
-        """kill -9, all at once; the wall clock just before."""
+        """Kill nodes (SIGKILL), all at once. Returns the wall time (ms) just before."""
         processes = [process for name in names if (process := self.state.node(name).process) is not None]
         at_ms = wall_ms()
         for process in processes:
@@ -143,7 +142,7 @@ class Cluster:
         self._children.discard(pid)
 
     def pause(self, name: str) -> int:
-        """SIGSTOP; the wall clock just before."""
+        """Stop a node's process (SIGSTOP). Returns the wall time (ms) just before."""
         at_ms = wall_ms()
         self._signal(name, signal.SIGSTOP)
         return at_ms
@@ -172,7 +171,7 @@ class Cluster:
         return [node.name for node in self.state.brokers]
 
     async def replica_states(self, names: Iterable[str] | None = None) -> dict[str, ReplicaState]:
-        """States of the brokers by their own word (52000); those that do not answer are left out."""
+        """States of the brokers by their own reports (52000); those that do not answer are left out."""
         found: dict[str, ReplicaState] = {}
 
         async def of(client: RemotingClient, node: NodeRecord) -> None:
@@ -186,7 +185,7 @@ class Cluster:
         return found
 
     async def master(self, *, without: str | Collection[str] = ()) -> str:
-        """Wait for a writable master, which is not to be `without`."""
+        """Wait for a writable master other than `without`. Returns its name."""
         others = [without] if isinstance(without, str) else list(without)
 
         async def writable() -> str:
@@ -196,7 +195,7 @@ class Cluster:
         return await until(writable, f"a writable master besides {', '.join(others) or 'none'}")
 
     async def wait_level(self) -> int:
-        """Wait until all replicas end and are committed at the same byte; that byte."""
+        """Wait until all replicas end and are committed at the same offset. Returns that."""
 
         async def level() -> int:
             states = await self.replica_states()
@@ -211,7 +210,7 @@ class Cluster:
 
 
 async def until(question: Callable[[], Awaitable[T]], wanted: str, timeout_s: float = WELL_S) -> T:
-    """Ask until the answer is true; the answer. Raises DrillError."""
+    """Ask until the answer is true, and return it. Raises DrillError after `timeout_s`."""
     with trio.move_on_after(timeout_s):
         while True:
             if answer := await question():

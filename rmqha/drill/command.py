@@ -107,7 +107,7 @@ def _as_interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _place(scratch: Path | None) -> Path:
-    """An empty directory. Raises UsageError."""
+    """An empty directory for the drill. Raises UsageError."""
     if scratch is None:
         return Path(tempfile.mkdtemp(prefix="rmqha-drill-"))
     try:
@@ -118,7 +118,7 @@ def _place(scratch: Path | None) -> Path:
 
 
 class _Progress:
-    """A bar on a terminal, else a line per round, on standard error."""
+    """Progress on standard error: a bar on a terminal, else a line per round."""
 
     def __init__(self, scenario: str, count: int) -> None:
         self._count = count

@@ -1,4 +1,4 @@
-"""The faults of `rmqha drill`: each knows its cluster, whom it hits, how, and how it is taken back."""
+"""The faults of `rmqha drill`: each knows its cluster, its victims, its effect, and how it is undone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STALL_BOUND_MS = 2000
 NOISE_MS = 1500
 """Time (ms) that a busy machine may add to a bound."""
 ON_ITS_WAY_MS = 500
-"""An acknowledgement from before the cut may reach the client that much later."""
+"""Time (ms) after which an acknowledgement from before the cut may still reach the client."""
 DOWN_S = 2.0
 """Time (s) for which killed brokers stay down when nobody can take over."""
 SLOW_STEP_S = 0.1
@@ -33,26 +33,26 @@ SLOW_RUNS = 0.1
 
 
 class Fault(ABC):
-    """`target`, whom it hits: the leader (the master), a minority (a slave), a majority (the master and a slave), all.
-    `hold_s`: how long it lasts at least."""
+    """A fault of one kind. `target`: whom it hits: the leader (the master), a minority (a slave), a majority (the
+    master and a slave), or all. `hold_s`: time for which it lasts at least."""
 
     name = ""
     """Key in SCENARIOS, which has the possible targets."""
     hold_s = 0.0
 
     def __init__(self, mode: str = "cp", target: str = "") -> None:
-        """Without `target` the first that the scenario has."""
+        """Make the fault; `target` "" is the scenario's first one."""
         self.mode = mode
         self.target = target or SCENARIOS[self.name].targets[0]
 
     @property
     def replaces_master(self) -> bool:
-        """Another replica takes over while the fault lasts: in CP a minority cannot, in AP one survivor can."""
+        """True if another replica takes over while the fault lasts: in CP a minority cannot, in AP one survivor can."""
         return self.target == "leader" or (self.target == "major" and self.mode == "ap")
 
     @property
     def sends_go_on(self) -> bool:
-        """While the fault lasts."""
+        """True if sends are acknowledged while the fault lasts."""
         return self.replaces_master or self.target == "minor"
 
     def document(self) -> dict[str, Any]:
@@ -77,17 +77,17 @@ class Fault(ABC):
 
     @abstractmethod
     def injected(self, cluster: Cluster, found: Round) -> AbstractAsyncContextManager[None]:
-        """The fault lasts for as long as the block; sets `found.fault_at_ms`."""
+        """Context manager: the fault lasts for as long as the block. Sets `found.fault_at_ms`."""
 
     async def effect(self, cluster: Cluster, found: Round) -> None:
-        """Wait until the fault has had its effect, and say who leads now. Raises DrillError if it never has."""
+        """Wait until the fault has had its effect, and set `found.master`. Raises DrillError if it never has."""
         if self.replaces_master:
             found.master = await cluster.master(without=found.hit)
         else:
             await trio.lowlevel.checkpoint()
 
     async def learn(self, cluster: Cluster, found: Round, stamps: list[int]) -> None:
-        """All is well again: ask what the nodes remember of it. `stamps` of acknowledgements."""
+        """Read the nodes' events of the fault, after all is well again. `stamps`: wall times of acknowledgements."""
         hit = found.hit[0]
         if self.replaces_master:
             found.phases = await cluster.phases(Failover(hit, found.fault_at_ms, found.master), stamps)
@@ -99,8 +99,8 @@ class Fault(ABC):
         states = await cluster.replica_states(found.hit)
         found.cut_bytes = sum(state.truncated_bytes or 0 for state in states.values())
 
-    def objections(self, found: Round, unavailable_ms: int) -> list[str]:
-        """Events that must not have happened in this round besides what holds for all drills."""
+    def violations(self, found: Round, unavailable_ms: int) -> list[str]:
+        """Sentences on promises that this kind of fault broke in a round, besides those that all drills check."""
         if self.target != "minor":
             return []
         wrong = [f"trouble of a slave made another master: {note}" for note in found.notes]
@@ -139,7 +139,7 @@ class Freeze(Fault):
 
 
 class NetworkFault(Fault):
-    """Every node has a host of its own."""
+    """A fault of the network; every node has a host of its own."""
 
     hold_s = 5.0
 
@@ -160,7 +160,7 @@ class NetworkFault(Fault):
 
 
 class BadNetwork(NetworkFault):
-    """Connections hold: nobody has to take over, and sends go on, though slowly."""
+    """A bad network whose connections hold: no replica takes over, and sends go on, though slowly."""
 
     loss_per_mille = 0
     delay_ms = 0
@@ -191,7 +191,7 @@ class BadNetwork(NetworkFault):
                 )
             found.notes.append(f"{cable.carried_count} packets of {name} carried, {cable.lost_count} lost")
 
-    def objections(self, found: Round, unavailable_ms: int) -> list[str]:
+    def violations(self, found: Round, unavailable_ms: int) -> list[str]:
         if self.target != "minor" or found.master == found.old_master:
             return []
         return [f"a slave's bad cable made {found.master} master in the place of {found.old_master}"]
@@ -259,8 +259,8 @@ class SlowSlave(Fault):
 
 
 class DiskFault(Fault):
-    """Every broker has a small disk of its own. `freezable`: one that `sandbox.set_frozen` can stop. `there_when_made`:
-    there is no trouble before `break_disk` has ended."""
+    """A fault of a disk; every broker has a small disk of its own. `freezable`: the disk can be stopped by
+    `sandbox.set_frozen`. `there_when_made`: the fault begins only when `break_disk` has ended."""
 
     hold_s = 3.0
     freezable = False
@@ -277,11 +277,11 @@ class DiskFault(Fault):
 
     @abstractmethod
     def break_disk(self, store: Path) -> None:
-        """Make the disk at `store` what the drill is about."""
+        """Make the disk at `store` faulty."""
 
     @abstractmethod
     def mend_disk(self, store: Path) -> None:
-        """And well again."""
+        """Undo `break_disk`."""
 
     @asynccontextmanager
     async def injected(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
@@ -310,7 +310,7 @@ class DiskFault(Fault):
             after = [at_ms - found.fault_at_ms for at_ms in told if at_ms >= found.fault_at_ms]
             found.phases["detect_ms"] = min(after, default=None)
 
-    def objections(self, found: Round, unavailable_ms: int) -> list[str]:
+    def violations(self, found: Round, unavailable_ms: int) -> list[str]:
         return [f"a broker did not outlive the trouble of its disk: {note}" for note in found.notes]
 
 
@@ -390,7 +390,7 @@ class KillController(Fault):
         if elected:
             found.notes.append(f"a master was elected: {elected[0].get('master_id')}")
 
-    def objections(self, found: Round, unavailable_ms: int) -> list[str]:
+    def violations(self, found: Round, unavailable_ms: int) -> list[str]:
         wrong = [f"the death of a controller moved the mastership: {note}" for note in found.notes]
         if unavailable_ms > NOISE_MS:
             wrong.append(f"sends stood still for {unavailable_ms} ms though only a controller died")

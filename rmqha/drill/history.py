@@ -1,4 +1,4 @@
-"""Check that a group's queues may hold in the end what they hold, after what its clients were told. Pure.
+"""Check that the final content of a group's queues is possible after the answers that its clients got. Pure.
 
 In the manner of Elle (Kingsbury, Alvaro 2020), for the one data type that matters here: each queue is a list to which
 clients append, and its final content is one read of it. Then no search is needed: the content itself says in which
@@ -30,7 +30,8 @@ class AttemptOutcome(Enum):
 
 @dataclass(slots=True)
 class Attempt:
-    """One call. Times in ms of one clock. `repeats`: the client may have sent it several times under this call."""
+    """One call of a client. Times are in ms of one clock. `repeats`: the client may have sent it several times under
+    this call."""
 
     key: str
     called_at_ms: int
@@ -38,26 +39,26 @@ class Attempt:
     ended_at_ms: int | None = None
     """Time (ms) at which the client was told; None if never."""
     queue: str = ""
-    """With queue_offset: where an acknowledged message lies."""
+    """Queue of an acknowledged message, by the answer; `queue_offset` is its place there."""
     queue_offset: int = -1
     repeats: bool = False
 
 
 @dataclass(slots=True)
 class HistoryVerdict:
-    """`lost` and `misplaced` are acknowledged attempts; the others are sentences. `copies`: entries beyond the first of
-    a key, which is no violation."""
+    """Verdict on a history. `lost` and `misplaced` are acknowledged attempts; the others are sentences. `copies`:
+    number of entries beyond the first of a key, which is no violation."""
 
     lost: list[Attempt] = field(default_factory=list)
     misplaced: list[Attempt] = field(default_factory=list)
     unexplained: list[str] = field(default_factory=list)
-    """Entries that no call explains: refused, never sent, or too many copies."""
+    """Sentences on entries that no call explains: refused, never sent, or too many copies."""
     disordered: list[str] = field(default_factory=list)
     copies: int = 0
 
     @property
     def problems(self) -> list[str]:
-        """A sentence each, the first few of a kind."""
+        """All violations as sentences, the first few of each kind."""
         found = [f"{item.key} was acknowledged in {_place(item)} and is lost" for item in self.lost]
         moved = [f"{item.key} was acknowledged in {_place(item)} and is not there" for item in self.misplaced]
         return [sentence for kind in (found, moved, self.unexplained, self.disordered) for sentence in kind[:SHOWN]]
@@ -75,9 +76,9 @@ def check(
     foreign: bool = False,
     slack_ms: int = 0,
 ) -> HistoryVerdict:
-    """Hold `queues`, (queue offset, key) in order, against `attempts`. `removed`: an acknowledged attempt's place was
-    removed by rule. `foreign`: keys that no attempt has are others' business. `slack_ms`: how much earlier than it is
-    stamped a call may have begun."""
+    """Compare `queues`, (queue offset, key) in order, with `attempts`. `removed`: True if an acknowledged attempt's
+    place was removed by rule. `foreign`: True if keys without an attempt may be there. `slack_ms`: time by which a call
+    may have begun before its stamp."""
     by_key: dict[str, list[Attempt]] = defaultdict(list)
     for attempt in attempts:
         by_key[attempt.key].append(attempt)
@@ -124,7 +125,7 @@ def _unexplained(key: str, count: int, calls: Sequence[Attempt] | None, foreign:
 def _disordered(
     queue: str, entries: Sequence[tuple[int, str]], by_key: Mapping[str, Sequence[Attempt]], slack_ms: int
 ) -> list[str]:
-    """Entries that stand behind one whose call began after they were acknowledged."""
+    """Sentences on entries that stand behind one whose call began after they were acknowledged."""
     found = []
     latest_key, latest_call_ms = "", -1
     for offset, key in entries:
@@ -143,8 +144,8 @@ def _disordered(
 
 
 def _interval(queue: str, offset: int, calls: Sequence[Attempt]) -> tuple[int, int | None]:
-    """Between which moments this entry took effect: of the call that was answered with its place, else of the first
-    that may have written it, without an end."""
+    """Times between which an entry took effect: those of the call that was answered with its place, else the begin of
+    the first that may have written it, without an end."""
     for item in calls:
         if item.outcome is AttemptOutcome.ACKED and (item.queue, item.queue_offset) == (queue, offset):
             return item.called_at_ms, item.ended_at_ms

@@ -11,7 +11,7 @@ from rmqha.drill.report import Result, Round, as_json
 from rmqha.ops.local.phases import PHASES
 
 STEP_MS = 100
-"""Width of a point of the plots."""
+"""Time (ms) of one point of the plots."""
 WIDTH, HEIGHT, LEFT, BOTTOM = 1000, 180, 60, 24
 MAX_LATENCY_MS = 60_000
 PHASE_COLOURS = {
@@ -26,7 +26,7 @@ STYLE = (
 
 
 def page(result: Result) -> str:
-    """The whole page."""
+    """The HTML page of a drill."""
     found = as_json(result)
     title = escape(f"drill {found['scenario']}, {found['target']}, {found['mode']}")
     verdict = "".join(f'<p class="bad">BROKEN: {escape(sentence)}</p>' for sentence in found["broken"])
@@ -74,8 +74,8 @@ def _plots(result: Result) -> str:
 def _plot(
     values: Sequence[float | None], marks: Sequence[tuple[str, float]], rounds: Sequence[Round], begin_ms: int
 ) -> str:
-    """`values`: one per STEP_MS, None where there is nothing to draw; `marks`: labels of the vertical axis, the last
-    one is its top."""
+    """One plot as SVG. `values`: one per STEP_MS, None where there is nothing to draw; `marks`: labels of the vertical
+    axis, the last one is its top."""
     top = max(marks[-1][1], *(value for value in values if value is not None), 1e-9)
     span_ms = len(values) * STEP_MS
 

@@ -14,13 +14,14 @@ from rmqha.ops.local.phases import PHASES
 
 LATENCY_BUCKETS_MS = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 AP_WINDOW_MS = 1000
-"""Time (ms) of the window: what an AP master acknowledged so short before a fault, or under it, may be lost with it."""
+"""Time (ms) before a fault in which, and under it, acknowledgements of an AP master may be lost with it."""
 SHOWN_LOST = 20
 
 
 @dataclass(slots=True)
 class Round:
-    """One fault. Wall stamps; `healed_at_ms`: the fault was taken back, `well_at_ms`: everything was well again."""
+    """One round of a drill, with one fault. Times are wall stamps; `healed_at_ms`: the fault was undone; `well_at_ms`:
+    everything was well again."""
 
     hit: list[str]
     """Node names."""
@@ -33,11 +34,11 @@ class Round:
     phases: dict[str, int | None] = field(default_factory=dict)
     failover_ms: int | None = None
     cut_bytes: int = 0
-    """Bytes of its log, by which the node that was hit had to come back to the others."""
+    """Bytes that the node that was hit cut from its log to follow the others."""
     stale_acked: int = 0
-    """Sends that a cut-off master acknowledged to a client on its side of the cut."""
+    """Number of sends that a cut-off master acknowledged to a client on its side of the cut."""
     direct: dict[str, int] = field(default_factory=dict)
-    """UNIQ_KEY of every message that this client has an acknowledgement of → its wall stamp."""
+    """Wall stamp of each acknowledgement to this client, by UNIQ_KEY."""
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -46,13 +47,13 @@ class Round:
 
     @property
     def end_ms(self) -> int:
-        """Until when sends count as under the fault."""
+        """Wall time until which sends count as under the fault."""
         return self.well_at_ms or self.healed_at_ms
 
 
 @dataclass(slots=True)
 class Result:
-    """A drill that was run. `broken`: what was promised and did not hold, a sentence each."""
+    """Result of a drill. `broken`: a sentence on each promise that did not hold."""
 
     scenario: str
     mode: str
@@ -66,7 +67,7 @@ class Result:
 
 
 def percentiles(values: Iterable[int | None]) -> dict[str, int | None]:
-    """p50, p90, max and n of those that are there; p90 is the smallest value that nine tenths do not exceed."""
+    """p50, p90, max and n of the values that are not None; p90 is the smallest value that nine tenths do not exceed."""
     there = sorted(value for value in values if value is not None)
     if not there:
         return {"p50": None, "p90": None, "max": None, "n": 0}
@@ -104,7 +105,7 @@ def buckets(acked: Sequence[AckedMessage]) -> list[dict[str, int | None]]:
 
 
 def broken_promises(mode: str, rounds: Sequence[Round], traffic: DrillTraffic, found: AuditResult) -> list[str]:
-    """The audit's contradictions to what is promised in `mode` (docs/start/guarantees.md)."""
+    """Sentences on promises of `mode` (docs/start/guarantees.md) that the audit contradicts."""
     broken = [f"a send was given up: {failure}" for failure in traffic.failures[:3]]
     if mode == "cp":
         if found.lost:

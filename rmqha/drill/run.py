@@ -17,17 +17,17 @@ from rmqha.drill.traffic import DrillTraffic
 from rmqha.model.error import RmqhaError
 
 SETTLE_S = 0.5
-"""Before a fault: what the round before has left must not be measured with it."""
+"""Pause (s) before a fault, so that effects of the round before are not measured with it."""
 ROUND_S = 240.0
 UP_S = 120.0
 Tell = Callable[[int, str], None]
-"""(rounds that are over, a line about what happens)."""
+"""Callback with the number of finished rounds and a line about what happens."""
 
 
 def drill(fault: Fault, count: int, per_second: int, scratch: Path, tell: Tell) -> Result:
-    """Run it in `scratch`, which must be empty; every process is ended when this returns or raises.
+    """Run a drill in `scratch`, which must be empty; every process is ended when this returns or raises.
 
-    Raises NotHereError if the machine cannot make the fault, RmqhaError if the cluster does not start."""
+    Raises FaultUnavailableError if the machine cannot make the fault, RmqhaError if the cluster does not start."""
     started = time.monotonic()
     with ExitStack() as stack:
         cluster = stack.enter_context(fault.cluster(scratch))
@@ -81,7 +81,7 @@ async def _round(cluster: Cluster, fault: Fault, traffic: DrillTraffic, result: 
     await traffic.goes_on(1)
     found.well_at_ms = wall_ms()
     await fault.learn(cluster, found, traffic.stamps)
-    result.broken += fault.objections(found, unavailable_ms(traffic, found))
+    result.broken += fault.violations(found, unavailable_ms(traffic, found))
 
 
 def leaves(errors: BaseExceptionGroup[RmqhaError]) -> list[RmqhaError]:
@@ -93,7 +93,7 @@ def leaves(errors: BaseExceptionGroup[RmqhaError]) -> list[RmqhaError]:
 
 
 def line(found: Round, traffic: DrillTraffic) -> str:
-    """A round for people."""
+    """A round as one line for people."""
     parts = [f"{' and '.join(found.hit)} hit"]
     if found.failover_ms is not None:
         parts.append(f"{found.master} took over, first acknowledgement or answer after {found.failover_ms} ms")

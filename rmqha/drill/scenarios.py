@@ -1,4 +1,4 @@
-"""The drills that there are, for whoever only names them: loads nothing that runs one. Values."""
+"""Names of the drills, with their targets: a module that loads no code of theirs. Values."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 TARGETS = ("leader", "minor", "major", "all")
 PER_SECOND = 200
-"""Messages that a drill sends, unless told otherwise."""
+"""Messages per second that a drill sends by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`targets`: whom it can hit, of TARGETS; the first is the default."""
+    """Description of a drill. `targets`: whom it can hit, of TARGETS; the first is the default."""
 
     story: str
     targets: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Clients that send while faults happen, and remember what was acknowledged."""
+"""Clients that send while faults happen, and record what was acknowledged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEND_OK = str(int(ResponseCode.SUCCESS))
 
 @dataclass(frozen=True, slots=True)
 class AckedMessage:
-    """One acknowledged message and where the answer said that it lies."""
+    """One acknowledged message, and its place by the answer."""
 
     lane: int
     number: int
@@ -38,12 +38,12 @@ class AckedMessage:
     queue_offset: int
     at_ms: int
     latency_ms: int = 0
-    """From the call of send, with all its tries."""
+    """Time (ms) from the call of send to its answer, with all its tries."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedSend:
-    """One message whose send ended with an error: it may be stored or not."""
+    """One message whose send ended with an error: it may be stored."""
 
     body: str
     called_at_ms: int
@@ -51,7 +51,8 @@ class FailedSend:
 
 @dataclass
 class DrillTraffic:
-    """Sixteen lanes, each one message at a time and in order, `per_second` in all; a lane keeps its queue."""
+    """Load of a drill, `per_second` in all: sixteen lanes, each one message at a time and in order, in its own
+    queue."""
 
     per_second: int = PER_SECOND
     acked: list[AckedMessage] = field(default_factory=list)
@@ -98,7 +99,7 @@ class DrillTraffic:
         return [item.at_ms for item in self.acked]
 
     async def goes_on(self, more: int = 60) -> None:
-        """Wait for so many further acknowledgements."""
+        """Wait for `more` further acknowledgements."""
         wanted = len(self.acked) + more
 
         async def enough() -> bool:
@@ -114,11 +115,11 @@ class DrillTraffic:
 
 
 Heard = Callable[[int, str, str], None]
-"""(wall stamp, answer code or "unreachable", UNIQ_KEY)."""
+"""Callback for an answer: (wall stamp, answer code or "unreachable", UNIQ_KEY)."""
 
 
 class DirectSender:
-    """A client that knows no name server: it goes on at one broker whatever happens to that broker's role."""
+    """A client without a name server: it sends to one broker, whatever role that has."""
 
     def __init__(self, address: str, heard: Heard) -> None:
         self._address = address
@@ -145,10 +146,10 @@ class DirectSender:
 
 @dataclass
 class DirectAnswers:
-    """The answers that a DirectSender heard."""
+    """The answers that a DirectSender got."""
 
     acked: dict[str, int] = field(default_factory=dict)
-    """UNIQ_KEY of each message that was answered SEND_OK → wall stamp of the answer."""
+    """Wall stamp of each answer SEND_OK, by UNIQ_KEY."""
     counts: Counter[str] = field(default_factory=Counter)
 
     def heard(self, at_ms: int, answer: str, msg_id: str) -> None:
@@ -158,7 +159,7 @@ class DirectAnswers:
 
     @classmethod
     def of_lines(cls, text: str) -> DirectAnswers:
-        """The file that `rmqha.drill.direct` writes."""
+        """The answers in a file that `rmqha.drill.direct` wrote."""
         answers = cls()
         whole_lines = text.split("\n")[:-1]
         for line in whole_lines:

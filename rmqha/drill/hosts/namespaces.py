@@ -1,6 +1,6 @@
 """Hosts on one machine: network namespaces that hang on one bridge, and can be cut off from it.
 
-Cutting a host takes its cable out of the bridge: packets vanish, no connection is closed, nobody is told.
+Cutting a host takes its cable out of the bridge: packets vanish, no connection is closed, no process is told.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ HUB = "hub"
 
 
 class Namespaces:
-    """A host per name besides HUB, where the bridge is. Use as a context manager: leaving it removes them all.
+    """Network namespaces: a host per name besides HUB, where the bridge is. Use as a context manager: leaving it
+    removes them all.
 
     Raises FaultUnavailableError with the reason if namespaces cannot be made here."""
 
@@ -79,7 +80,7 @@ class Namespaces:
 
     @contextmanager
     def spoiled(self, name: str, *, loss_per_mille: int, delay_ms: int) -> Iterator[BadCable]:
-        """The host's cable is a bad one for as long as the block lasts."""
+        """Replace the host's cable by a bad one for as long as the block lasts."""
         port, inner, outer = (f"{kind}{self._names.index(name)}" for kind in ("port", "inner", "outer"))
         self._in(HUB, "link", "add", inner, "type", "veth", "peer", "name", outer)
         try:
@@ -117,7 +118,7 @@ class Namespaces:
 
     @contextmanager
     def inside(self, name: str) -> Iterator[None]:
-        """The calling thread, and those that it starts, live in the namespace for as long as the block lasts."""
+        """Move the calling thread, and those that it starts, into the namespace for as long as the block lasts."""
         handle = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         try:
             enter(self._prefix + name)
@@ -178,8 +179,7 @@ BUFFER_BYTES = 4 * 1024 * 1024
 
 
 def plug(device: str) -> socket.socket:
-    """Takes and gives the frames of a device of the calling thread's network namespace. Raises
-    FaultUnavailableError."""
+    """A raw socket on a device of the calling thread's network namespace. Raises FaultUnavailableError."""
     try:
         made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
         made.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
@@ -195,8 +195,9 @@ def plug(device: str) -> socket.socket:
 
 
 class BadCable:
-    """Between two plugs, which it closes. Each frame is lost with `loss_per_mille`; the others take `delay_ms` on the
-    average, from half of it to half as much again, and overtake each other. Use as a context manager."""
+    """A cable between two raw sockets, which it closes, that loses and delays frames. Each frame is lost with
+    `loss_per_mille`; the others take `delay_ms` on average, from half of it to one and a half times as much, and may
+    overtake each other. Use as a context manager."""
 
     def __init__(self, near: socket.socket, far: socket.socket, *, loss_per_mille: int, delay_ms: int) -> None:
         self._near, self._far = near, far

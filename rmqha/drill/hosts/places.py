@@ -32,7 +32,7 @@ BALLAST_STEP_BYTES = 64 * 1024
 
 
 def cluster_of_hosts(hosts: Namespaces, document: dict[str, Any], scratch: Path, *, quiet: bool = False) -> Cluster:
-    """Every node on a host of its own, named as the node. Must be called on the hub."""
+    """A cluster with every node on a host of its own, named as the node. Must be called on the hub."""
     document["cluster"]["listenAddress"] = hosts.address("ns-1")
     spec = parse("drill.toml", document, directory=scratch / "cluster")
     moved = []
@@ -48,7 +48,7 @@ def cluster_of_hosts(hosts: Namespaces, document: dict[str, Any], scratch: Path,
 
 @contextmanager
 def cluster_of_disks(document: dict[str, Any], scratch: Path, *, freezable: bool = False) -> Iterator[Cluster]:
-    """Every broker's store on a file system of its own of DISK_BYTES. Only after `sandbox.enter_own`."""
+    """A cluster with every broker's store on a file system of its own of DISK_BYTES. Only after `sandbox.enter_own`."""
     with ExitStack() as disks, Cluster.of(document, scratch, quiet=True) as cluster:
         for name in BROKERS:
             store = cluster.store(name)
@@ -62,7 +62,7 @@ def cluster_of_disks(document: dict[str, Any], scratch: Path, *, freezable: bool
 
 @contextmanager
 def direct_client(hosts: Namespaces, name: str, address: str, heard: Path) -> Iterator[None]:
-    """A client process on the host of a node, which sends to that node and writes what it hears to `heard`."""
+    """A client process on the host of a node, which sends to that node and writes the answers to the file `heard`."""
     arguments = [sys.executable, "-P", "-m", "rmqha.drill.direct", address, str(heard)]
     client = hosts.run(name, lambda: subprocess.Popen(arguments))
     try:
@@ -86,5 +86,5 @@ def fill(store: Path) -> None:
 
 
 def drain(store: Path) -> None:
-    """Take back what `fill` wrote."""
+    """Remove what `fill` wrote."""
     (store / BALLAST).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Namespaces of this process's own: mounts and networks that nobody else sees, and that end with it.
+"""Namespaces of this process's own: mounts and networks that no other process sees, and that end with it.
 
 A user who is not root becomes root inside a user namespace, where the kernel allows that.
 """
@@ -39,7 +39,7 @@ def _failed(what: str) -> FaultUnavailableError:
 
 def enter_own(*, network: bool = False) -> None:
     """Move this process into a mount namespace of its own; it must have one thread. With `network` it may make network
-    namespaces afterwards, and must not count on its own loopback. Raises NotHereError."""
+    namespaces afterwards, and must not count on its own loopback. Raises FaultUnavailableError."""
     uid, gid = os.geteuid(), os.getegid()
     if _libc().unshare(CLONE_NEWNS):
         if _libc().unshare(CLONE_NEWUSER | CLONE_NEWNS | (CLONE_NEWNET if network else 0)):
@@ -52,15 +52,16 @@ def enter_own(*, network: bool = False) -> None:
 
 
 def mount_tmpfs(place: Path, size_bytes: int) -> None:
-    """An empty file system of that size at `place`, which is made. Only after `enter_own`. Raises NotHereError."""
+    """Mount an empty tmpfs of that size at `place`, which is made. Only after `enter_own`. Raises
+    FaultUnavailableError."""
     place.mkdir(parents=True, exist_ok=True)
     if _libc().mount(b"tmpfs", os.fsencode(place), b"tmpfs", 0, f"size={size_bytes},mode=0755".encode()):
         raise _failed(f"mounting a file system at {place}")
 
 
 def mount_image(place: Path, image: Path, size_bytes: int) -> None:
-    """An empty ext4 in the file `image`, mounted at `place`; it can be frozen. Only after `enter_own`, only for root.
-    Raises NotHereError."""
+    """Mount an empty ext4, which is in the file `image` and can be frozen, at `place`. Only after `enter_own`, only for
+    root. Raises FaultUnavailableError."""
     place.mkdir(parents=True, exist_ok=True)
     with image.open("wb") as file:
         file.truncate(size_bytes)
@@ -74,8 +75,8 @@ def mount_image(place: Path, image: Path, size_bytes: int) -> None:
 
 
 def set_frozen(place: Path, frozen: bool) -> None:
-    """Freeze or thaw the file system at `place`: who writes to it waits until it is thawed; reads go on. Raises
-    NotHereError."""
+    """Freeze or thaw the file system at `place`: writes wait until it is thawed; reads go on. Raises
+    FaultUnavailableError."""
     handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.ioctl(handle, FIFREEZE if frozen else FITHAW, 0)
@@ -86,7 +87,7 @@ def set_frozen(place: Path, frozen: bool) -> None:
 
 
 def cover_read_only(place: Path) -> None:
-    """Make paths below `place` read-only; open files stay writable. Raises NotHereError."""
+    """Make paths below `place` read-only; open files stay writable. Raises FaultUnavailableError."""
     target = os.fsencode(place)
     if _libc().mount(target, target, None, MS_BIND, None):
         raise _failed(f"covering {place}")
@@ -95,6 +96,6 @@ def cover_read_only(place: Path) -> None:
 
 
 def uncover(place: Path) -> None:
-    """Take the topmost mount at `place` away, though files of it may be open. Raises NotHereError."""
+    """Unmount the topmost mount at `place`, though files of it may be open. Raises FaultUnavailableError."""
     if _libc().umount2(os.fsencode(place), MNT_DETACH):
         raise _failed(f"unmounting {place}")
