@@ -1,5 +1,5 @@
-"""The cluster that a command changes: asked for where several run in a folder and none is named, and named itself.
-Control plane."""
+"""Options of commands that change a cluster: if several run in a folder and none is named, the user is asked which; the
+command then names the cluster. Control plane."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rmqha.cli import contexts
 from rmqha.cli.options import (
     DEFAULT_NAMESRV,
     controllers_parameters,
-    elsewhere,
     find_cluster,
     namesrv_parameter,
     place_options,
+    remote_context,
     resolve_controllers,
     resolve_namesrv,
 )
@@ -28,7 +28,7 @@ from rmqha.ops.local.cluster_state import DIRECTORY_VARIABLE, FILE, LAST_UP, Clu
 
 F = TypeVar("F", bound=Callable[..., Any])
 Acts = Callable[[Mapping[str, Any]], bool]
-"""True if a command with these arguments changes something: some only read, as they are called."""
+"""Test that is True if a command with these arguments changes something: some only read with certain arguments."""
 
 
 def _always(given: Mapping[str, Any]) -> bool:
@@ -37,11 +37,12 @@ def _always(given: Mapping[str, Any]) -> bool:
 
 # --- options ----------------------------------------------------------------------------------------------------------
 def acting_options(command: F) -> F:
-    """`--namesrv`, `--controller`, `--directory` of a command that changes it, which gets `state: ClusterState`."""
+    """`--namesrv`, `--controller`, `--directory` of a command that changes the cluster: it gets `state:
+    ClusterState`."""
 
     @wraps(command)
     def found(*args: Any, namesrv: str | None, controller: str | None, directory: Path | None, **others: Any) -> Any:
-        if elsewhere(namesrv, controller, directory) is None:
+        if remote_context(namesrv, controller, directory) is None:
             state = acting_cluster(directory)
         else:
             state = find_cluster(namesrv, controller, directory)
@@ -53,7 +54,7 @@ def acting_options(command: F) -> F:
 
 def acting_or_none_options(acts: Acts) -> Callable[[F], F]:
     """Options as of `acting_options`; the command gets `state: ClusterState | None`, None where no cluster is known: it
-    then takes addresses only. Nobody is asked unless it `acts` on what the cluster names."""
+    then takes addresses only. The user is asked only if the command `acts` on what the cluster names."""
 
     def made(command: F) -> F:
         @wraps(command)
@@ -61,7 +62,7 @@ def acting_or_none_options(acts: Acts) -> Callable[[F], F]:
             *args: Any, namesrv: str | None, controller: str | None, directory: Path | None, **others: Any
         ) -> Any:
             state: ClusterState | None
-            if elsewhere(namesrv, controller, directory) is not None:
+            if remote_context(namesrv, controller, directory) is not None:
                 state = find_cluster(namesrv, controller, directory)
                 announce(state)
             elif acts(others):
@@ -78,8 +79,8 @@ def acting_or_none_options(acts: Acts) -> Callable[[F], F]:
 
 
 def acting_namesrv_option(acts: Acts = _always) -> Callable[[F], F]:
-    """`--namesrv HOST:PORT` of a command that changes what the name servers lead to: it gets `namesrv: str`,
-    resolved. Nobody is asked unless it `acts`."""
+    """`--namesrv HOST:PORT` of a command that changes the cluster of these name servers: it gets `namesrv: str`,
+    resolved. The user is asked only if the command `acts`."""
 
     def made(command: F) -> F:
         @wraps(command)
@@ -99,7 +100,7 @@ def acting_controllers_option(command: F) -> F:
 
     @wraps(command)
     def found(*args: Any, controllers: str | None, namesrv: str | None, **others: Any) -> Any:
-        if controllers is not None or namesrv is not None or contexts.elsewhere() is not None:
+        if controllers is not None or namesrv is not None or contexts.default_context() is not None:
             resolved, state = resolve_controllers(controllers, namesrv), None
             _announce_servers("controllers", ";".join(resolved), is_given=bool(controllers or namesrv))
         else:
@@ -121,9 +122,9 @@ def acting_cluster(directory: Path | None, option: str = "--directory") -> Clust
 
 
 def acting_directory(namesrv: str | None, controller: str | None, directory: Path | None) -> Path | None:
-    """`directory`, or that of the cluster here that somebody chose of several that run; it is None where nobody has to
-    choose. Raises UsageError."""
-    if directory is not None or namesrv or controller or contexts.elsewhere() is not None:
+    """Directory of the cluster to change: `directory`, or that of the cluster which the user chose of several that run
+    here; None if there is no choice. Raises UsageError."""
+    if directory is not None or namesrv or controller or contexts.default_context() is not None:
         return directory
     state = _here(None, "--directory")
     return None if state is None else state.directory
@@ -132,7 +133,7 @@ def acting_directory(namesrv: str | None, controller: str | None, directory: Pat
 def acting_namesrv(given: str | None) -> str:
     """The name servers of the cluster to change, joined by ";": as given, else those of the context in use, else those
     of `acting_cluster`, else the quick start's. Raises UsageError."""
-    if given is not None or contexts.elsewhere() is not None:
+    if given is not None or contexts.default_context() is not None:
         addresses = resolve_namesrv(given)
         _announce_servers("name servers", addresses, is_given=given is not None)
         return addresses
@@ -157,13 +158,14 @@ def running_here() -> list[ClusterState]:
 
 
 def announce(state: ClusterState) -> None:
-    """Name the cluster to whoever sits at a terminal, and in any case one that is none of this folder."""
+    """Print which cluster is changed: on a terminal, and always for a cluster that is not in this folder."""
     if state.is_remote or sys.stderr.isatty():
         click.echo(f"cluster {state.name}, {state.where}", err=True)
 
 
 def _announce_servers(what: str, addresses: str, *, is_given: bool) -> None:
-    """Name them as `announce` does. `is_given`: the command itself names them, which is enough for a script."""
+    """Print which servers are asked, as `announce` does. `is_given`: the command itself names them, which is enough for
+    a script."""
     if not is_given or sys.stderr.isatty():
         click.echo(f"{what} {addresses}", err=True)
 
@@ -180,5 +182,5 @@ def _asked(running: list[ClusterState], option: str) -> ClusterState:
 
 
 def _short(directory: Path) -> str:
-    """The directory as seen from here."""
+    """The directory as a short path: relative to the current one if it lies below."""
     return str(directory.relative_to(Path.cwd())) if directory.is_relative_to(Path.cwd()) else str(directory)

@@ -10,7 +10,7 @@ from rmqha.ops.cluster_view import ClusterView, NodeView, faults, notes
 
 
 def node_row(view: ClusterView, node: NodeView) -> dict[str, Any]:
-    """The values that are shown of a node, JSON-ready; None where it does not apply or is not known."""
+    """The values that are shown of a node, JSON-ready; None where one does not apply or is not known."""
     state = node.replica
     row: dict[str, Any] = {
         "node": node.node.name,
@@ -60,7 +60,7 @@ COLUMNS = [
 
 
 def print_cluster(view: ClusterView, out: Printer) -> None:
-    """The table of nodes, then what is not well."""
+    """Print the table of nodes, then the problems and notes."""
     rows = []
     kernels: dict[str, list[str]] = {}
     releases: dict[str, list[str]] = {}
@@ -110,7 +110,7 @@ def print_cluster(view: ClusterView, out: Printer) -> None:
 
 
 def _by_name(found: dict[str, list[str]]) -> str:
-    """The one name, or each with those that it belongs to."""
+    """The one name if all nodes have it, else each name with its nodes."""
     if len(found) == 1:
         return next(iter(found))
     return "; ".join(f"{name} on {', '.join(nodes)}" for name, nodes in found.items())

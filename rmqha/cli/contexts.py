@@ -20,14 +20,15 @@ NAMESRV_VARIABLE = "RMQHA_NAMESRV"
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """`namesrv`, `controller`: HOST:PORT joined by ";". `security`: as of `rmqha --security`, "" for none."""
+    """A saved context. `namesrv`, `controller`: HOST:PORT joined by ";". `security`: the file of `rmqha --security`, ""
+    for none."""
 
     namesrv: str = ""
     controller: str = ""
     security: str = ""
 
     def check(self) -> None:
-        """Raises UsageError for what is no place to ask."""
+        """Raise UsageError for addresses that are none."""
         if not self.namesrv and not self.controller:
             raise UsageError("a context needs --namesrv or --controller")
         for key in ("namesrv", "controller"):
@@ -40,7 +41,7 @@ class Context:
 
 @dataclass(slots=True)
 class Contexts:
-    """`current`: the one in use, "" for none."""
+    """All saved contexts. `current`: the one in use, "" for none."""
 
     current: str = ""
     saved: dict[str, Context] = field(default_factory=dict)
@@ -57,13 +58,13 @@ class Contexts:
 
 
 def path() -> Path | None:
-    """None for a user without a home directory, who has saved none."""
+    """The file of contexts; None for a user without a home directory, who has saved none."""
     directory = user_directory("XDG_CONFIG_HOME", ".config")
     return None if directory is None else directory / "rmqha" / "contexts.json"
 
 
 def read() -> Contexts:
-    """No file: no contexts. Raises UsageError for one that is none of ours."""
+    """The saved contexts; none without the file. Raises UsageError for a file that is none of ours."""
     file = path()
     if file is None:
         return Contexts()
@@ -101,8 +102,8 @@ def write(contexts: Contexts) -> None:
         raise UsageError(f"cannot write {error.filename or file}: {error.strerror}") from None
 
 
-def elsewhere() -> Context | None:
-    """The cluster that $RMQHA_NAMESRV names, else the context in use; None: that of the cluster directory."""
+def default_context() -> Context | None:
+    """The cluster that $RMQHA_NAMESRV names, else the context in use; None if that of the cluster directory counts."""
     named = os.environ.get(NAMESRV_VARIABLE)
     if named:
         context = Context(namesrv=named)

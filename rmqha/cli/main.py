@@ -100,7 +100,7 @@ SERVERS = {
 """Help lines of the commands that come by entry point."""
 
 OTHER_NAMES: dict[tuple[str, ...], tuple[str, ...]] = {("migrate", "acl"): ("acl", "migrate")}
-"""Commands that are looked for under these words, unless the second is a file's name here."""
+"""Commands by other words under which users may search them, unless the second word is a file's name here."""
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Local cluster": ("up", "down", "status", "start", "stop", "kill", "logs", "purge"),
@@ -133,7 +133,7 @@ def help_lines() -> dict[str, str]:
 
 
 class Utf8Text(click.types.StringParamType):
-    """Text that can be sent and printed. A byte of the command line that is no UTF-8 arrives as half a character."""
+    """Parameter type of text. A byte of the command line that is no UTF-8 arrives as a surrogate, and is refused."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text: str = super().convert(value, param, ctx)
@@ -158,7 +158,7 @@ def take_only_text(command: click.Command) -> None:
 
 
 class LazyGroup(click.Group):
-    """Looks commands up in COMMANDS, then among the entry points, and imports the one that was asked for."""
+    """Group of all commands: it finds one in COMMANDS, else among the entry points, and imports only that one."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS, *SERVERS]
@@ -208,7 +208,7 @@ class LazyGroup(click.Group):
 
 
 def nearest(given: str, known: Sequence[str]) -> str:
-    """ ", did you mean …?" or nothing."""
+    """The end ", did you mean …?" of a sentence, "" if no known name is near."""
     import difflib
 
     near = difflib.get_close_matches(given, known, n=1)
@@ -230,11 +230,11 @@ def cli(security_file: str | None) -> None:
     click.get_current_context().with_resource(safe_streams())
     is_server = click.get_current_context().invoked_subcommand in ("broker", *SERVERS)
     if not is_server:
-        lose_messages()
+        ignore_stderr_errors()
     if security_file is None and not is_server:
         from rmqha.cli import contexts
 
-        used = contexts.elsewhere()
+        used = contexts.default_context()
         security_file = used.security if used is not None else ""
     if security_file:
         from rmqha.host.access.client_security import for_client
@@ -244,7 +244,7 @@ def cli(security_file: str | None) -> None:
 
 
 class Output(FileIO):
-    """Standard output; an error names it, or it would read as one of a node's disk, and is raised once."""
+    """Standard output. An error names it, or it would read as one of a node's disk; it is raised once."""
 
     has_failed = False
 
@@ -260,7 +260,7 @@ class Output(FileIO):
 
 
 class ErrorOutput(FileIO):
-    """Standard error. A command ends by what it does, not by what it says of it: half of an `up` would be undone for
+    """Standard error. A command does not fail because its messages cannot be written: else an `up` would be undone for
     want of a reader. A server's log there counts its losses, so its errors are raised."""
 
     may_be_lost = False
@@ -274,8 +274,8 @@ class ErrorOutput(FileIO):
             return len(data)
 
 
-def lose_messages() -> None:
-    """Drop what standard error cannot take from now on."""
+def ignore_stderr_errors() -> None:
+    """Drop, from now on, messages that cannot be written to standard error."""
     buffer = getattr(sys.stderr, "buffer", None)
     raw_stream = getattr(buffer, "raw", buffer)
     if isinstance(raw_stream, ErrorOutput):
@@ -283,7 +283,8 @@ def lose_messages() -> None:
 
 
 def print_anything() -> None:
-    """A character that a terminal's encoding lacks, and half a character of a file's name, are printed as escapes."""
+    """Let both outputs print escapes for characters that a terminal's encoding lacks, and for surrogates of file
+    names."""
     for name, kind in (("stdout", Output), ("stderr", ErrorOutput)):
         stream = getattr(sys, name)
         if not isinstance(stream, TextIOWrapper):
@@ -301,14 +302,14 @@ def print_anything() -> None:
 
 
 def first_error(error: BaseException) -> BaseException:
-    """The error to tell: a nursery wraps what its tasks raise in groups, the first member is as good as any."""
+    """The error to report: the first one of an exception group, in which a nursery wraps what its tasks raise."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def usage_sentence(error: click.ClickException) -> str:
-    """Click's own is four lines."""
+    """The sentence for a usage error; click's own text has four lines."""
     message = " ".join(error.format_message().split()).rstrip(".")
     context = error.ctx if isinstance(error, click.UsageError) else None
     command = context.command_path if context is not None else "rmqha"
@@ -316,7 +317,7 @@ def usage_sentence(error: click.ClickException) -> str:
 
 
 def exit_code(error: BaseException) -> int | None:
-    """1 something is wrong, 2 could not ask or wrong usage, 130 interrupted; None for an error of our own making."""
+    """Exit code for an error: 1 something is wrong, 2 could not ask or wrong usage, 130 interrupted; None for a bug."""
     match error:
         case UsageError() | UnreachableError() | RemoteProtocolError():
             return 2
@@ -331,7 +332,7 @@ def exit_code(error: BaseException) -> int | None:
 
 
 def sentence(error: BaseException) -> str:
-    """The error in words."""
+    """The error as a sentence."""
     if isinstance(error, OSError) and error.filename == OUTPUT:
         return f"cannot write {OUTPUT}: {error.strerror}"
     return str(error) or "interrupted"
@@ -346,32 +347,32 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
             flush_output()
 
 
-def complain(text: str) -> None:
-    """Tell an error. Where standard error takes nothing, a full disk or a reader that is gone, the exit code alone says
-    it, and stays the error's own."""
-    lose_messages()
+def print_error(text: str) -> None:
+    """Print an error to standard error. If that fails, as by a full disk or a reader that is gone, the exit code stays
+    that of the error."""
+    ignore_stderr_errors()
     click.echo(text, err=True)
 
 
 def flush_output() -> None:
-    """Write what is left now: the interpreter would tell an error by a traceback."""
+    """Flush the outputs now: at its end the interpreter would report an error by a traceback."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         sys.exit(1)
     except OSError as error:
-        complain(f"rmqha: {sentence(error)}")
+        print_error(f"rmqha: {sentence(error)}")
         sys.exit(1)
 
 
 def _run(args: Sequence[str] | None) -> NoReturn:
     if not __debug__:
-        complain(f"rmqha: {WITHOUT_ASSERTIONS}")
+        print_error(f"rmqha: {WITHOUT_ASSERTIONS}")
         sys.exit(2)
     try:
         Path.cwd()
     except FileNotFoundError:  # modules of some commands could not even be imported
-        complain("rmqha: the current directory was removed; change to one that is there")
+        print_error("rmqha: the current directory was removed; change to one that is there")
         sys.exit(1)
     try:
         cli.main(args=args, prog_name="rmqha", standalone_mode=False)
@@ -379,20 +380,20 @@ def _run(args: Sequence[str] | None) -> NoReturn:
         sys.exit(error.exit_code)
     except click.Abort as error:
         if isinstance(error.__cause__, KeyboardInterrupt):
-            complain("rmqha: interrupted")
+            print_error("rmqha: interrupted")
         sys.exit(130)
     except click.ClickException as error:
         if isinstance(error, click.exceptions.NoArgsIsHelpError):
             error.show()
         else:
-            complain(f"rmqha: {usage_sentence(error)}")
+            print_error(f"rmqha: {usage_sentence(error)}")
         sys.exit(2)
     except BaseException as wrapped:
         cause = first_error(wrapped)
         code = exit_code(cause)
         if code is None:
             raise
-        complain(f"rmqha: {sentence(cause)}")
+        print_error(f"rmqha: {sentence(cause)}")
         sys.exit(code)
     sys.exit(0)
 

@@ -1,4 +1,4 @@
-"""Times and ages as options take them and tables show them."""
+"""Parsing of times in options, and times and ages as tables show them."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ DEFAULT_NAMESRV = "127.0.0.1:9876"
 def resolve_namesrv(given: str | None) -> str:
     """The name servers to ask, "host:port" joined by ";": as given, else those of the cluster directory, else the
     quick start's port. Raises UsageError for text that is no address list."""
-    if given is None and (context := contexts.elsewhere()) is not None:
+    if given is None and (context := contexts.default_context()) is not None:
         return context.namesrv or find_cluster(None, None, None).namesrv_addresses or DEFAULT_NAMESRV
     if given is None:
         from rmqha.ops.local.cluster_state import ClusterState
@@ -52,7 +52,7 @@ def namesrv_option(command: F) -> F:
 
 
 def namesrv_parameter(command: Any, callback: Callback | None = None) -> Any:
-    """`--namesrv HOST:PORT` as it is given, or as the callback makes it."""
+    """`--namesrv HOST:PORT`, with the given value, or with that of the callback."""
     return click.option(
         "--namesrv",
         metavar="HOST:PORT",
@@ -65,7 +65,7 @@ def resolve_controllers(given: str | None, namesrv: str | None = None) -> list[s
     """The controllers to ask: as given, joined by ";", else those of the cluster that `namesrv` leads to, else those of
     the cluster directory. Raises UsageError if there are none, or for text that is no address list."""
     if given is None:
-        context = elsewhere(namesrv, None, None)
+        context = remote_context(namesrv, None, None)
         if context is None or not context.controller:
             return find_cluster(namesrv, None, None).controller_addresses
         given = context.controller
@@ -101,8 +101,8 @@ def controllers_parameters(command: Any) -> Any:
 
 
 def refuse_static_group(group: str) -> None:
-    """UsageError for a static group of the cluster here, unless `--controller` or `--namesrv` names another place to
-    ask."""
+    """Raise UsageError for a static group of the cluster here, unless `--controller` or `--namesrv` names other
+    servers."""
     from rmqha.ops.local.cluster_state import ClusterState
 
     source = click.get_current_context().get_parameter_source
@@ -112,16 +112,16 @@ def refuse_static_group(group: str) -> None:
         state.refuse_static(group)
 
 
-def elsewhere(namesrv: str | None, controller: str | None, directory: Path | None) -> contexts.Context | None:
+def remote_context(namesrv: str | None, controller: str | None, directory: Path | None) -> contexts.Context | None:
     """The cluster elsewhere that the options name, else $RMQHA_NAMESRV, else the context in use; None for one of this
-    machine. Raises UsageError for what is no place to ask."""
+    machine. Raises UsageError for addresses that are none."""
     if directory is not None and (namesrv or controller):
         raise UsageError("--directory names a cluster of this machine, --namesrv and --controller one elsewhere")
     if namesrv or controller:
         given = contexts.Context(namesrv or "", controller or "")
         given.check()
         return given
-    return contexts.elsewhere() if directory is None else None
+    return contexts.default_context() if directory is None else None
 
 
 def find_cluster(namesrv: str | None, controller: str | None, directory: Path | None) -> ClusterState:
@@ -130,7 +130,7 @@ def find_cluster(namesrv: str | None, controller: str | None, directory: Path | 
     Raises UsageError if there is none, UnreachableError if one elsewhere does not answer."""
     from rmqha.ops.local.cluster_state import ClusterState
 
-    context = elsewhere(namesrv, controller, directory)
+    context = remote_context(namesrv, controller, directory)
     if context is None:
         return ClusterState.require(directory)
     from rmqha.host.asking.shell import ask_by
@@ -165,12 +165,12 @@ def cluster_or_none(namesrv: str | None, controller: str | None, directory: Path
     """The cluster to ask as of `find_cluster`, None where none is known."""
     from rmqha.ops.local.cluster_state import ClusterState
 
-    is_elsewhere = namesrv or controller or (directory is None and contexts.elsewhere() is not None)
-    return find_cluster(namesrv, controller, directory) if is_elsewhere else ClusterState.find(directory)
+    is_remote = namesrv or controller or (directory is None and contexts.default_context() is not None)
+    return find_cluster(namesrv, controller, directory) if is_remote else ClusterState.find(directory)
 
 
 def place_options(command: Any) -> Any:
-    """`--namesrv`, `--controller`, `--directory`, as they are given."""
+    """`--namesrv`, `--controller`, `--directory`, with the given values."""
     made: Any = directory_option(command)
     made = click.option("--controller", metavar="HOST:PORT", help="Controllers of a cluster elsewhere, joined by ';'.")(
         made
@@ -180,7 +180,7 @@ def place_options(command: Any) -> Any:
 
 
 def bootstrap_options(command: Any) -> Any:
-    """`--namesrv`, `--controller`, `--directory`, as they are given: who is asked first who else there is."""
+    """`--namesrv`, `--controller`, `--directory`, with the given values: the servers at which a survey begins."""
     made: Any = directory_option(command)
     for name, servers in (("--controller", "Controllers"), ("--namesrv", "Name servers")):
         made = click.option(name, metavar="HOST:PORT", help=f"{servers} to begin with, joined by ';'.")(made)
@@ -210,7 +210,7 @@ def directory_option(command: F) -> F:
 
 
 def complete_node(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """For a shell: the nodes of the cluster directory; none where there is no such."""
+    """Complete names of the cluster directory's nodes; none without a cluster."""
     return _complete(lambda state: list(state.nodes), context, incomplete)
 
 
@@ -235,12 +235,13 @@ def _complete(names: Callable[[ClusterState], list[str]], context: click.Context
 
 
 def echo_json(value: Any) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document to standard output."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def named_values(texts: Iterable[str], option: str, example: str) -> dict[str, str]:
-    """NAME=VALUE of an option that may be given again. Raises UsageError, with the example, for what is none."""
+    """Values by name, of an option NAME=VALUE that may be repeated. Raises UsageError, with the example, for other
+    texts."""
     found = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -12,7 +12,7 @@ import click
 from rmqha.model.printable import printable
 
 Column = tuple[str, str]
-"""Heading, "left" or "right"."""
+"""A column: its heading, and "left" or "right"."""
 
 
 class Text:
@@ -38,7 +38,7 @@ class Table:
 
 
 def cells_wide(text: str) -> int:
-    """Columns that it takes on a terminal."""
+    """Number of columns that a text takes on a terminal."""
     return len(text) if text.isascii() else sum(2 if east_asian_width(char) in "WF" else 1 for char in text)
 
 
@@ -62,6 +62,6 @@ def table_lines(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> lis
 
 
 def echo_table(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> None:
-    """Print it."""
+    """Print a table."""
     for line in table_lines(columns, rows):
         click.echo(line)

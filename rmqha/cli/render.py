@@ -1,4 +1,4 @@
-"""Text and tables for people: styled on a terminal; plain, and as wide as what they hold, where the output is none.
+"""Text and tables for people: styled on a terminal; plain, and as wide as their content, on other outputs.
 
 Loads no rich unless a table is wider than the terminal: it costs half as much as all the rest of a command that only
 asks. Control plane.
@@ -18,17 +18,17 @@ from rmqha.cli.safe_text import raw
 from rmqha.model.printable import printable
 
 CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
-"""Words of a style, and what a terminal calls them."""
+"""Terminal codes by the words of a style."""
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[Any]], *, fold: bool = True) -> Table:
-    """`columns` are (heading, "left" or "right"). A cell too wide for the terminal goes on below; without `fold` it is
-    cut, so that a row stays a line."""
+    """A table. `columns` are (heading, "left" or "right"). A cell too wide for the terminal goes on below; without
+    `fold` it is cut, so that a row stays a line."""
     return Table(columns, rows, fold)
 
 
 class Printer:
-    """Prints texts and tables to a stream; nothing of a text steers the terminal."""
+    """Printer of texts and tables to a stream; control characters in a text are escaped."""
 
     def __init__(self, stream: TextIO, width: int | None, *, is_styled: bool) -> None:
         """`width`: columns of the terminal; None if the stream is none."""
@@ -37,7 +37,7 @@ class Printer:
         self._is_styled = is_styled
 
     def print(self, shown: Text | Table | str, style: str = "") -> None:
-        """A line, or the lines of a table. `style` is that of plain text."""
+        """Print a line, or the lines of a table. `style` is that of plain text."""
         if isinstance(shown, Table):
             self._print_table(shown)
             return

@@ -1,5 +1,5 @@
-"""Pictures that rich draws: live ones, progress, and tables that a terminal is too narrow for. It costs 50 ms to load,
-so only they load it. Control plane."""
+"""Output by rich: live screens, progress, and tables that are too wide for a terminal. Loading rich costs 50 ms, so
+only these load it. Control plane."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rmqha.model.printable import printable
 
 
 class SafeConsole(Console):
-    """Styles what we say, never what peers say: no markup, and nothing of a text steers the terminal."""
+    """Console without markup, so that texts of peers get no style; control characters in a text are escaped."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(file=stream, highlight=False, soft_wrap=False, markup=False, emoji=False)
@@ -31,7 +31,7 @@ class SafeConsole(Console):
 
 
 def rich_console(stream: TextIO | None = None) -> Console:
-    """The console of a stream, of standard output if none is given. Its writers look at `is_terminal` first."""
+    """The console of a stream, of standard output if none is given. Callers check `is_terminal` first."""
     return SafeConsole(raw(sys.stdout) if stream is None else raw(stream))
 
 
@@ -60,7 +60,7 @@ def _styled(text: Plain) -> RichText:
 
 
 def _cell(value: object) -> RichText:
-    """One line, as wide as it will be shown."""
+    """A cell's value as one line."""
     if isinstance(value, Plain):
         return _styled(value)
     return RichText("" if value is None else printable(str(value), lines=False))

@@ -1,7 +1,7 @@
-"""Standard output and error of the command line: names that peers choose never steer a terminal.
+"""Standard output and error of the command line, with control characters escaped: peers choose names.
 
-All text of commands goes through here or through `rmqha.cli.render.console`; bytes that a user asks for as they are go
-by the stream's buffer.
+All text of commands goes through here or through `rmqha.cli.render.console`; bytes that a user asks for unchanged are
+written to the stream's buffer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rmqha.model.printable import printable
 
 
 class SafeText:
-    """A stream of text that escapes what a terminal obeys."""
+    """A stream of text that escapes the control characters of terminals."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -33,13 +33,13 @@ class SafeText:
 
 
 def raw(stream: TextIO) -> TextIO:
-    """The stream that a SafeText writes to: for what styles its own text."""
+    """The stream that a SafeText writes to, for output with own styles."""
     return stream.stream if isinstance(stream, SafeText) else stream
 
 
 @contextmanager
 def safe_streams() -> Iterator[None]:
-    """Both streams of this process are safe until this ends."""
+    """Context manager: both streams of this process escape control characters until it ends."""
     before = sys.stdout, sys.stderr
     if not isinstance(sys.stdout, SafeText):
         sys.stdout, sys.stderr = cast(TextIO, SafeText(sys.stdout)), cast(TextIO, SafeText(sys.stderr))

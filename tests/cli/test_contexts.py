@@ -51,12 +51,12 @@ def test_a_context_is_saved_used_and_forgotten(home: Path) -> None:
     keys.write_text("")
     run(context, "add", "prod", "--namesrv", PROD.namesrv, "--security", "keys.conf")
     assert contexts.read().saved["prod"] == Context(PROD.namesrv, "", str(keys))
-    assert contexts.elsewhere() is None
+    assert contexts.default_context() is None
     assert run(use, "prod") == f"prod: {PROD.namesrv}\n"
-    assert contexts.elsewhere() == contexts.read().saved["prod"]
+    assert contexts.default_context() == contexts.read().saved["prod"]
     assert json.loads(run(context, "ls", "-o", "json"))["current"] == "prod"
     run(use, "--none")
-    assert contexts.elsewhere() is None
+    assert contexts.default_context() is None
     run(use, "prod")
     run(context, "rm", "prod")
     assert contexts.read() == Contexts()
@@ -123,7 +123,7 @@ def test_bad_input_is_one_sentence(arguments: list[str], capsys: pytest.CaptureF
 
 def test_a_user_without_a_home_directory_has_no_contexts(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     forget_home(monkeypatch)
-    assert contexts.elsewhere() is None
+    assert contexts.default_context() is None
     assert rmqha_in(home, "context", "ls").returncode == 0
     done = rmqha_in(home, "context", "add", "prod", "--namesrv", PROD.namesrv)
     assert done.returncode == 2 and done.stderr == (

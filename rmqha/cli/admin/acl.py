@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rmqha.cli.acting import acting_namesrv_option
-from rmqha.cli.messaging.asking import asked
+from rmqha.cli.messaging.asking import ask_admin
 from rmqha.cli.options import complete_group, echo_json, namesrv_option, output_option
 from rmqha.cli.plain_table import echo_table
 from rmqha.model.error import UsageError
@@ -69,7 +69,7 @@ def list_users(name_part: str, groups: tuple[str, ...], namesrv: str, output: st
     """List users, each with the groups that know it so."""
     from rmqha.ops.messaging import users
 
-    found = asked(namesrv, lambda admin: users.users(admin, groups, name_part))
+    found = ask_admin(namesrv, lambda admin: users.users(admin, groups, name_part))
     if output == "json":
         echo_json([asdict(item) for item in found])
         return
@@ -129,7 +129,7 @@ def delete_user(username: str, groups: tuple[str, ...], namesrv: str, output: st
     """Delete USER and its policies."""
     from rmqha.ops.messaging import users
 
-    done = asked(namesrv, lambda admin: users.delete_user(admin, groups, username))
+    done = ask_admin(namesrv, lambda admin: users.delete_user(admin, groups, username))
     _tell(output, {"user": username, "groups": done}, f"{username}: deleted in {', '.join(done)}")
 
 
@@ -138,7 +138,7 @@ def _put_user(
 ) -> None:
     from rmqha.ops.messaging import users
 
-    done = asked(namesrv, lambda admin: users.put_user(admin, groups, username, body, new=new))
+    done = ask_admin(namesrv, lambda admin: users.put_user(admin, groups, username, body, new=new))
     words = "made" if new else "changed"
     _tell(output, {"user": username, "groups": done}, f"{username}: {words} in {', '.join(done)}")
 
@@ -154,7 +154,7 @@ def list_policies(username: str, resource: str, groups: tuple[str, ...], namesrv
     """List what users may, each entry with the groups that have it."""
     from rmqha.ops.messaging import users
 
-    found = asked(namesrv, lambda admin: users.entries(admin, groups, username, resource))
+    found = ask_admin(namesrv, lambda admin: users.entries(admin, groups, username, resource))
     if output == "json":
         echo_json([asdict(item) for item in found])
         return
@@ -204,7 +204,7 @@ def set_policy(
     from rmqha.ops.messaging import users
 
     given = _entry(resource, actions, sources, policy_type, allows=not deny)
-    done = asked(namesrv, lambda admin: users.put_policies(admin, groups, username, given))
+    done = ask_admin(namesrv, lambda admin: users.put_policies(admin, groups, username, given))
     words = f"{'Deny' if deny else 'Allow'} {','.join(actions)} on {resource}"
     _tell(output, {"user": username, "resource": resource, "groups": done}, f"{username}: {words} in {', '.join(done)}")
 
@@ -222,7 +222,7 @@ def delete_policy(
     """Delete USER's entry about RESOURCE, or without one all its entries."""
     from rmqha.ops.messaging import users
 
-    done = asked(namesrv, lambda admin: users.delete_policies(admin, groups, username, resource, policy_type))
+    done = ask_admin(namesrv, lambda admin: users.delete_policies(admin, groups, username, resource, policy_type))
     about = f"the entry about {resource}" if resource else "all entries"
     _tell(
         output,
@@ -250,7 +250,7 @@ def migrate(path: Path, dry_run: bool, groups: tuple[str, ...], namesrv: str, ou
     from rmqha.ops.messaging import users
 
     found = converted(AccessFile(path).access)
-    done = [] if dry_run else asked(namesrv, lambda admin: users.take_over(admin, groups, found))
+    done = [] if dry_run else ask_admin(namesrv, lambda admin: users.take_over(admin, groups, found))
     if output == "json":
         made = [
             {"user": item.username, "super": item.is_super, "policies": policy.to_json(policies)}
@@ -281,7 +281,7 @@ def _show_user(username: str, is_super: bool, policies: Policies) -> None:
 def _entry(
     resource: str, actions: tuple[str, ...], sources: tuple[str, ...], policy_type: str, *, allows: bool
 ) -> Policies:
-    """Raises UsageError."""
+    """Policies of one entry, of the options. Raises UsageError."""
     from rmqha.model.authorization import policy
     from rmqha.model.error import ConfigError
 
@@ -301,7 +301,7 @@ def _entry(
 
 
 def _password(path: Path | None) -> str:
-    """Raises UsageError."""
+    """The password in a file, or typed at the terminal. Raises UsageError."""
     from rmqha.host.access.accounts import read_secret_text
 
     if path is not None:

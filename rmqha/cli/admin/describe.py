@@ -95,13 +95,13 @@ async def _conditions(client: Caller, group: GroupReport) -> list[str]:
 
 
 def _speaker(group: GroupReport) -> NodeReport | None:
-    """The node whose keys count: the master, else those of any broker that answers."""
+    """The report whose keys count: the master's, else that of any broker that answers; None without one."""
     found = [view for view in group.masters if not view.error] or group.answering
     return found[0] if found else None
 
 
 def _replica_json(view: NodeReport, group: GroupReport | None) -> dict[str, Any]:
-    """One replica's word of itself, and its master's word of it; None where nobody told."""
+    """One replica by its own report, and by its master's; None where a value is not known."""
     state = view.replica
     master = group.masters[0].replica if group is not None and group.masters else None
     members = master.sync_state_set if master is not None else None
@@ -186,7 +186,8 @@ def group_command(name: str, namesrv: str, output: str) -> None:
 
 
 def _is_well(view: dict[str, Any]) -> bool:
-    """A Java master's word on being writable is not known: then it counts as well."""
+    """True if the group takes messages and nothing contradicts. A Java master, which does not tell whether it is
+    writable, counts as writable."""
     return view["master"] is not None and view["writable"] is not False and not view["contradictions"]
 
 

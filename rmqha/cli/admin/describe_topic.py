@@ -45,7 +45,7 @@ def topic_command(name: str, namesrv: str, output: str) -> None:
 
 
 def describe_topic(name: str, namesrv: str, output: str) -> None:
-    """Print it; exit code 1 if a group of it could not be asked."""
+    """Print a topic; exit code 1 if one of its groups could not be asked."""
     view = ask_by(_ask, namesrv, name)
     if output == "json":
         echo_json(view)
@@ -56,7 +56,7 @@ def describe_topic(name: str, namesrv: str, output: str) -> None:
 
 
 async def _ask(namesrv: str, name: str) -> dict[str, Any]:
-    """JSON-ready. UsageError for a topic that the name servers do not know."""
+    """A topic, JSON-ready. UsageError for one that the name servers do not know."""
     async with Admin(namesrv) as admin, open_client() as client:
         try:
             route = await admin.route(name)
@@ -74,7 +74,7 @@ async def _ask(namesrv: str, name: str) -> dict[str, Any]:
 async def _describe_group(
     admin: Admin, client: Caller, name: str, group: str, addresses: dict[int, str], queues: dict[str, int]
 ) -> dict[str, Any]:
-    """The master is asked, else any broker of the group; what went wrong is in `error`."""
+    """A topic in one group, by its master, else by any broker of the group; a failure is in `error`."""
     address = addresses.get(MASTER_ID) or next(iter(addresses.values()), "")
     row: dict[str, Any] = {
         "group": group,

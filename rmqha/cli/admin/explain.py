@@ -84,7 +84,7 @@ async def ask_refusals(view: ExplainedGroup) -> dict[int, str]:
 
 
 def show(group: str, view: ExplainedGroup, refusals: Mapping[int, str]) -> None:
-    """For people: the answer, the replicas, the elections with the newest first."""
+    """Print for people: the answer, the replicas, the elections with the newest first."""
     out, state = console(), ClusterState.find(None)
     out.print(Text(f"{group}: {view.answer}", "bold"))
     if view.next_total_replicas:

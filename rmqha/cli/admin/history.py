@@ -50,7 +50,8 @@ def paragraph(story: ElectionStory) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The events to show. `nodes` and `patterns` of names: any of them, all where there is none."""
+    """Filter of the events to show. An event needs one of `nodes`, and a name that matches one of `patterns`; () passes
+    all."""
 
     since_ms: int | None = None
     nodes: tuple[str, ...] = ()
@@ -65,8 +66,8 @@ class Choice:
 
 
 class EventFollower:
-    """The events that nobody has been shown yet. A node keeps its last ones only, so what it no longer tells is let
-    go."""
+    """Filter of the events that were not shown yet. A node keeps its last ones only, so events that it no longer tells
+    are forgotten."""
 
     def __init__(self) -> None:
         self._shown: set[str] = set()

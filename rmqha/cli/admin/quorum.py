@@ -41,24 +41,24 @@ COLUMNS = [
 
 @dataclass(slots=True)
 class Quorum:
-    """The group as its leader knows it, or else as the first one who answered does; and each member's own word."""
+    """The controllers' group by its leader's answer, or else by the first one; and each member's own answer."""
 
     leader: dict[str, Any] | None
-    word: dict[str, Any]
-    """Word of the leader, else of whoever answered."""
+    answer: dict[str, Any]
+    """Answer of the leader, else of the first controller that answered."""
     members: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Own word by id, {} of a member that does not answer."""
+    """Each member's own answer, by id; {} of one that does not answer."""
 
     def problems(self) -> dict[str, str]:
-        """Problems by node; the group's own trouble under "". Empty = well."""
+        """Problems by node; those of the group itself under "". Empty if all is well."""
         found = {} if self.leader else {"": "no controller leads"}
-        if not self.word["formed"]:
+        if not self.answer["formed"]:
             found[""] = "the group is not formed yet: its first election needs all of them"
-        for member in self.word["members"]:
+        for member in self.answer["members"]:
             node, own = member["node"], self.members[member["node"]]
             if not own:
                 found[node] = "does not answer"
-            elif self.word["formed"] and own["incarnation"] != member["incarnation"]:
+            elif self.answer["formed"] and own["incarnation"] != member["incarnation"]:
                 found[node] = (
                     f"has lost its disk: rmqha quorum remove {node}, then rmqha quorum add {member['address']}"
                 )
@@ -71,7 +71,7 @@ class Quorum:
     def title(self, node: str) -> str:
         """The name of a controller's node in the cluster directory, with its id beside it where they differ; else its
         id."""
-        return node_titles(self.word["addresses"], ClusterState.find(None)).get(node, node)
+        return node_titles(self.answer["addresses"], ClusterState.find(None)).get(node, node)
 
     def lag(self, node: str) -> int | None:
         """Entries that the follower is behind the leader; None if nobody knows."""
@@ -85,55 +85,56 @@ class Quorum:
         nodes = [
             member
             | {
-                "address": self.word["addresses"].get(member["node"], ""),
+                "address": self.answer["addresses"].get(member["node"], ""),
                 "lag": self.lag(member["node"]),
                 "state": self.members[member["node"]],
                 "name": self.title(member["node"]),
                 "problem": problems.get(member["node"]),
             }
-            for member in self.word["members"]
+            for member in self.answer["members"]
         ]
         leader = self.leader["node"] if self.leader else None
-        return {"group": self.word["group"], "leader": leader, "problem": problems.get(""), "nodes": nodes}
+        return {"group": self.answer["group"], "leader": leader, "problem": problems.get(""), "nodes": nodes}
 
 
 async def ask_quorum(client: Caller, controllers: list[str]) -> Quorum:
-    """Ask the leader, and then every member for its own word. Raises UnreachableError if nobody answers."""
-    word = await _first_word(client, controllers)
+    """Ask the leader, and then every member for its own state. Raises UnreachableError if none answers."""
+    answer = await _first_answer(client, controllers)
     leader = None
-    if word["leaderAddress"]:
-        own = await _word(client, word["leaderAddress"])
+    if answer["leaderAddress"]:
+        own = await _own_answer(client, answer["leaderAddress"])
         leader = own if own.get("role") == "LEADER" else None
-    quorum = Quorum(leader, leader or word)
+    quorum = Quorum(leader, leader or answer)
 
     async def of_member(node: str, address: str) -> None:
-        quorum.members[node] = await _word(client, address)
+        quorum.members[node] = await _own_answer(client, address)
 
     async with open_tasks() as tasks:
-        for node, address in quorum.word["addresses"].items():
+        for node, address in quorum.answer["addresses"].items():
             tasks.start_soon(of_member, node, address)
     return quorum
 
 
-async def _first_word(client: Caller, controllers: list[str]) -> dict[str, Any]:
-    """The first one's that knows a leader, for one that was removed knows none; else of the first that answers."""
+async def _first_answer(client: Caller, controllers: list[str]) -> dict[str, Any]:
+    """The answer of the first controller that knows a leader, for one that was removed knows none; else of the first
+    that answers."""
     trouble, first = "none is configured", None
     for address in controllers:
         try:
-            word = await ask_one(client, address)
+            answer = await ask_one(client, address)
         except UnreachableError as error:
             trouble = str(error)
             continue
-        if word["leaderAddress"]:
-            return word
-        first = first or word
+        if answer["leaderAddress"]:
+            return answer
+        first = first or answer
     if first is None:
         raise UnreachableError(f"no controller could be asked: {trouble}")
     return first
 
 
-async def _word(client: Caller, address: str) -> dict[str, Any]:
-    """The controller's word of itself, {} if it does not answer."""
+async def _own_answer(client: Caller, address: str) -> dict[str, Any]:
+    """The controller's answer about itself, {} if it does not answer."""
     try:
         return await ask_one(client, address)
     except RmqhaError:
@@ -162,7 +163,7 @@ def _explained(error: RemoteError, address: str = "") -> RmqhaError:
 
 async def _ask_leader(client: Caller, controllers: list[str], code: RequestCode, **ext: str) -> Command:
     quorum = await ask_quorum(client, controllers)
-    known = [quorum.word["leaderAddress"]] if quorum.word["leaderAddress"] else []
+    known = [quorum.answer["leaderAddress"]] if quorum.answer["leaderAddress"] else []
     try:
         reply, _ = await ask_leader(client, [*known, *controllers], lambda: _command(code, **ext), CHANGE_TIMEOUT_MS)
     except RemoteError as error:
@@ -192,7 +193,7 @@ def node_titles(addresses: dict[str, str], state: ClusterState | None) -> dict[s
 
 
 async def _until(client: Caller, controllers: list[str], holds: Callable[[Quorum], bool]) -> Quorum:
-    """Look again and again until `holds`; the caller sets the time."""
+    """Ask again and again until `holds`; the caller bounds the time."""
     while True:
         quorum = await ask_quorum(client, controllers)
         if holds(quorum):
@@ -232,13 +233,13 @@ def show(controllers: list[str], output: str) -> None:
 
 def print_quorum(found: Quorum) -> None:
     rows = []
-    for member in found.word["members"]:
+    for member in found.answer["members"]:
         node = member["node"]
         own = found.members[node]
         role = str(own.get("role", "down")).lower()
         style = {"leader": "bold green", "down": "bold red"}.get(role, "")
         indexes = [own.get(key) for key in ("term", "lastIndex", "commitIndex", "snapshotIndex")]
-        address = found.word["addresses"].get(node, "")
+        address = found.answer["addresses"].get(node, "")
         rows.append([found.title(node), member["kind"].lower(), Text(role, style), *indexes, found.lag(node), address])
     out = console()
     out.print(table(COLUMNS, rows))
@@ -278,7 +279,7 @@ async def _add(controllers: list[str], address: str, learner: bool, timeout_s: f
     async with open_client() as client:
         new = await ask_one(client, address)
         group = await ask_quorum(client, controllers)
-        _check_new(new, group.word, address)
+        _check_new(new, group.answer, address)
         node, kind = new["node"], "LEARNER" if learner else "VOTER"
         await _ask_leader(
             client,
@@ -291,7 +292,7 @@ async def _add(controllers: list[str], address: str, learner: bool, timeout_s: f
         )
         with within(timeout_s):
             found = await _until(client, controllers, lambda quorum: _kind(quorum, node) == kind)
-            return {"node": node, "address": new["address"], "kind": kind, "members": found.word["members"]}
+            return {"node": node, "address": new["address"], "kind": kind, "members": found.answer["members"]}
     raise RmqhaError(
         f"{node} was added, but has not caught up within {timeout_s:g} s; it gets its vote when it has, "
         "see rmqha quorum show"
@@ -299,7 +300,7 @@ async def _add(controllers: list[str], address: str, learner: bool, timeout_s: f
 
 
 def _check_new(new: dict[str, Any], group: dict[str, Any], address: str) -> None:
-    """Raises RmqhaError if the controller at `address` must not be added."""
+    """Raise RmqhaError if the controller at `address` must not be added."""
     own = {(member["node"], member["incarnation"]) for member in new["members"]}
     known = {(member["node"], member["incarnation"]) for member in group["members"]}
     if new["formed"] and not own & known:
@@ -311,7 +312,7 @@ def _check_new(new: dict[str, Any], group: dict[str, Any], address: str) -> None
 
 
 def _kind(quorum: Quorum, node: str) -> str | None:
-    return next((member["kind"] for member in quorum.word["members"] if member["node"] == node), None)
+    return next((member["kind"] for member in quorum.answer["members"] if member["node"] == node), None)
 
 
 def _members(result: dict[str, Any], state: ClusterState | None) -> str:
@@ -334,13 +335,13 @@ def remove(name: str, controllers: list[str], state: ClusterState | None, output
 
     async def asking() -> dict[str, Any]:
         async with open_client() as client:
-            node = member_id(name, (await ask_quorum(client, controllers)).word["addresses"], names)
+            node = member_id(name, (await ask_quorum(client, controllers)).answer["addresses"], names)
             await _ask_leader(client, controllers, RequestCode.RMQHA_REMOVE_CONTROLLER, node=node)
             with within(CHANGE_TIMEOUT_MS / 1000):
                 found = await _until(
                     client, controllers, lambda quorum: bool(quorum.leader) and not _kind(quorum, node)
                 )
-                return {"removed": node, "members": found.word["members"]}
+                return {"removed": node, "members": found.answer["members"]}
         raise RmqhaError(f"{node} was removed, but nobody leads the group since; see rmqha quorum show")
 
     result = ask_by(asking)
@@ -390,7 +391,7 @@ def snapshot(controllers: list[str], state: ClusterState | None, output: str) ->
         reached: dict[str, int] = {}
         async with open_client() as client:
             found = await ask_quorum(client, controllers)
-            for node, address in found.word["addresses"].items():
+            for node, address in found.answer["addresses"].items():
                 if found.members[node]:
                     reply = await ask(client, address, _command(RequestCode.RMQHA_TAKE_SNAPSHOT))
                     with readable_answer(address, "a controller's"):

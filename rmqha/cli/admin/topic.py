@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmqha.cli.acting import acting_namesrv_option
-from rmqha.cli.messaging.asking import asked, complete_topic
+from rmqha.cli.messaging.asking import ask_admin, complete_topic
 from rmqha.cli.options import complete_group, echo_json, namesrv_option, output_option
 from rmqha.cli.plain_table import echo_table
 from rmqha.model.error import UsageError
@@ -63,7 +63,7 @@ def _list(every: bool, namesrv: str, output: str) -> None:
             await require_brokers(admin)
         return names if every else of_users(names, await admin.cluster_info())
 
-    names = asked(namesrv, question)
+    names = ask_admin(namesrv, question)
     if output == "json":
         echo_json(names)
         return
@@ -105,7 +105,7 @@ def create(
     In CP the answer comes when the SyncStateSet of each group holds the change.
     """
     pairs = dict(_pair(text) for text in attributes)
-    made = asked(
+    made = ask_admin(
         namesrv,
         lambda admin: admin.create_topic(name, queue_count=queues, groups=groups or None, attributes=pairs),
     )
@@ -128,7 +128,7 @@ def _pair(text: str) -> tuple[str, str]:
 def _edit(
     queues: int | None, read_queues: int | None, write_queues: int | None, perm: str | None, attributes: tuple[str, ...]
 ) -> TopicEdit:
-    """Raises UsageError for nothing to change and for options that contradict each other."""
+    """The change that the options ask for. Raises UsageError for none, and for options that contradict each other."""
     from rmqha.ops.messaging.topics import PERMISSIONS as BITS
     from rmqha.ops.messaging.topics import TopicEdit
 
@@ -191,7 +191,7 @@ def alter(
     from rmqha.ops.messaging import topics
 
     edit = _edit(queues, read_queues, write_queues, permission, attributes)
-    changes = asked(namesrv, lambda admin: topics.plan_edit(admin, name, edit, groups))
+    changes = ask_admin(namesrv, lambda admin: topics.plan_edit(admin, name, edit, groups))
     if output != "json":
         _show_changes(changes)
     unread = sum(count for change in changes for count in change.unread.values())
@@ -199,7 +199,7 @@ def alter(
         question = f"{unread} messages of {name} are in queues that nobody could read then; go on?"
         if not click.confirm(question, err=True):
             raise UsageError("nothing changed")
-    done = [] if dry_run else asked(namesrv, lambda admin: topics.apply_edit(admin, name, changes))
+    done = [] if dry_run else ask_admin(namesrv, lambda admin: topics.apply_edit(admin, name, changes))
     if output == "json":
         echo_json({
             "topic": name,
@@ -273,11 +273,11 @@ def delete(name: str, yes: bool, namesrv: str, output: str) -> None:
             raise UsageError(f"{name} is the servers' own; it stays")
         return name in names
 
-    if not asked(namesrv, known):
+    if not ask_admin(namesrv, known):
         raise UsageError(f"the name servers {namesrv} know no topic {name!r}; see rmqha topic ls")
     if not yes and not click.confirm(f"delete {name} with its messages in all groups?", err=True):
         raise UsageError("nothing deleted")
-    deleted = asked(namesrv, lambda admin: admin.delete_topic(name))
+    deleted = ask_admin(namesrv, lambda admin: admin.delete_topic(name))
     if output == "json":
         echo_json({"topic": name, "groups": deleted})
     else:

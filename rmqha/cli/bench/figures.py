@@ -1,4 +1,4 @@
-"""Findings of a benchmark: for scripts as one document, for people as lines and a plot."""
+"""Results of a benchmark: for scripts as one document, for people as lines and a plot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BEHIND_SHARE, BEHIND_S = 0.05, 0.5
 
 @dataclass(slots=True)
 class Figures:
-    """`latency` and `late` in microseconds. Counts are of messages."""
+    """Figures of one benchmark. `latency` and `late` are in microseconds. Counts are of messages."""
 
     kind: str
     measured: str
@@ -37,8 +37,8 @@ class Figures:
     def per_second(self) -> float:
         return self.done / self.elapsed_s if self.elapsed_s else 0.0
 
-    def because(self, kind: str, text: str) -> None:
-        """One more that went wrong."""
+    def add_failure(self, kind: str, text: str) -> None:
+        """Count one more failure of this kind; the first text is kept."""
         count, first = self.reasons.get(kind, (0, text))
         self.reasons[kind] = count + 1, first
 
@@ -119,7 +119,7 @@ def show_times(out: Printer, what: str, histogram: LatencyHistogram) -> None:
 
 
 def plot(out: Printer, histogram: LatencyHistogram) -> None:
-    """A bar for each doubling, the longest BAR_WIDTH wide; what is not empty is seen."""
+    """Print a bar for each doubling, the longest BAR_WIDTH wide; a bar that is not empty has at least one column."""
     bars = list(histogram.bars())
     most = max(count for _, _, count in bars)
     gap = False

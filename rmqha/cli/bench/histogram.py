@@ -30,7 +30,7 @@ def _highest(slot: int) -> int:
 
 
 class LatencyHistogram:
-    """Values are whole numbers from 0 on, of a unit that the caller chooses. It tells them at most 1/128 too high."""
+    """Histogram of whole numbers from 0 on, in a unit that the caller chooses. Values are at most 1/128 too high."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
@@ -60,7 +60,7 @@ class LatencyHistogram:
         return self.max
 
     def bars(self) -> Iterator[tuple[int, int, int]]:
-        """(from, below, count) of each doubling between the smallest and the largest value."""
+        """Bars (from, below, count) of each doubling between the smallest and the largest value."""
         if not self.count:
             return
         sums: Counter[int] = Counter()

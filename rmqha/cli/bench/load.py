@@ -1,4 +1,4 @@
-"""The four measurements: sends, reads, the whole way, and how slaves follow."""
+"""The four measurements: sends, reads, the way from producer to consumer, and replication to slaves."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DRAIN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`timeout_ms`: how long a message is tried, through failovers."""
+    """The load of a benchmark. `timeout_ms`: time for which a message is tried, through failovers."""
 
     namesrv: str
     target: BenchTarget
@@ -57,7 +57,7 @@ def paced(
     timeout_s: float,
     size_bytes: int,
 ) -> Load:
-    """The load of a command's options; messages are tried for `timeout_s`, and so long are the last ones waited for."""
+    """The load of a command's options; messages are tried for `timeout_s`, and the last ones are waited for as long."""
     pace = Pace(rate, limit_s, limit_count, window, timeout_s)
     return Load(namesrv, target, pace, size_bytes, max(1, round(timeout_s * 1000)))
 
@@ -72,7 +72,7 @@ class _Sender:
         self._run = run
         self._run_id = run_id
         self._filling = os.urandom(max(0, load.size_bytes - HEADER.size))
-        """Random: a store that compresses would look better than it is."""
+        """Random bytes: with others a store that compresses would seem faster than it is."""
         self.stored: set[int] = set()
         self.records_latency = True
 
@@ -86,7 +86,7 @@ class _Sender:
         except RmqhaError as error:
             counts["failed"] += 1
             code = error.code if isinstance(error, RemoteError) else ""
-            self._figures.because(f"{type(error).__name__} {code}", str(error))
+            self._figures.add_failure(f"{type(error).__name__} {code}", str(error))
             return
         self.stored.add(number)
         counts["retried"] += result.tries > 1
@@ -95,7 +95,7 @@ class _Sender:
             counts["acknowledged"] += 1
         else:
             counts["weak"] += 1
-            self._figures.because(result.status.name, f"stored, but {result.status.name}")
+            self._figures.add_failure(result.status.name, f"stored, but {result.status.name}")
         if self.records_latency:
             self._run.ended(due_ns)
 
@@ -237,7 +237,7 @@ async def e2e(load: Load) -> Figures:
 
 
 async def _open_way(load: Load, producer: Producer, sender: _Sender, reader: _Reader) -> None:
-    """Send until something came from every queue: what is sent before the consumer has begun there is never seen."""
+    """Send until a message came from every queue: messages sent before the consumer has begun there are never seen."""
     queues = {(queue.broker_name, queue.queue_id) for queue in (await producer.route(load.target.topic)).write_queues()}
     with trio.move_on_after(WARM_UP_S):
         while queues - reader.open:
@@ -253,19 +253,19 @@ async def _open_way(load: Load, producer: Producer, sender: _Sender, reader: _Re
 # --- replication ------------------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class _Follower:
-    """One slave's way behind the master, or the confirm offset's."""
+    """Lag of one slave, or of the confirm offset, behind the master."""
 
     latency: LatencyHistogram = field(default_factory=LatencyHistogram)
     lag_bytes: LatencyHistogram = field(default_factory=LatencyHistogram)
     bytes_per_second: int = 0
     last_offset: int | None = None
     waiting: deque[tuple[int, int]] = field(default_factory=deque)
-    """(offset to reach, not there yet at ns)."""
+    """Samples that wait: (offset to reach, time in ns at which it was not reached)."""
     asked_ns: int = 0
 
     def seen(self, now_ns: int, end_offset: int, reached: int) -> None:
-        """The master's log ends at `end_offset`, this one has come to `reached`. What was appended between two looks
-        counts from the first of them, so that latencies are too high rather than too low."""
+        """Note a sample: the master's log ends at `end_offset`, this one at `reached`. Bytes appended between two
+        samples count from the first of them, so that latencies are too high rather than too low."""
         self.lag_bytes.record(end_offset - reached)
         if self.last_offset is None:
             # it may have come long ago: only a slave that is behind tells something
@@ -307,7 +307,7 @@ class MasterSampler:
         self.last_offset = 0
 
     def seen(self, now_ns: int, address: str, state: Mapping[str, Any]) -> None:
-        """`state` is a master's answer to request 52000."""
+        """Note a sample: `state` is a master's answer to request 52000."""
         if address not in self.masters[-1:]:
             self.masters.append(address)
         end_offset = int(state["maxPhyOffset"])

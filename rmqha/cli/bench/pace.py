@@ -1,8 +1,8 @@
-"""An open loop: requests begin when they were meant to, whatever became of those before (no coordinated omission).
+"""An open loop: requests begin at their intended times, whatever became of those before (no coordinated omission).
 
 A client that waits for an answer before it sends the next request measures a stall of a second once, where a thousand
 callers would have felt it. Here each request has an intended time; its latency counts from there, also while it still
-waits for one of the senders. What has no answer in the end counts with the age it has reached.
+waits for one of the senders. A request without an answer in the end counts with the age that it has reached.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import trio
 from rmqha.cli.bench.histogram import LatencyHistogram
 
 Send = Callable[[int, int], Awaitable[None]]
-"""`send(number, due_ns)`: one request, to its end; it records what came of it."""
+"""Function `send(number, due_ns)` that makes one request, waits for its end, and records the outcome."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """`rate` requests per second for `limit_s`, or `limit_count` of them; `window` senders at once. When all have
-    begun, answers are waited for `grace_s`."""
+    """Pace of a run: `rate` requests per second for `limit_s`, or `limit_count` of them, by `window` senders. When all
+    have begun, answers are waited for `grace_s`."""
 
     rate: float
     limit_s: float
@@ -47,14 +47,14 @@ class Run:
     interrupted: bool = False
 
     def ended(self, due_ns: int) -> None:
-        """A request was answered just now."""
+        """Note that a request was answered just now."""
         self.latency.record((time.monotonic_ns() - due_ns) // 1000)
 
 
 async def run_paced(
     pace: Pace, run: Run, send: Send, begin: Callable[[int, int], None] = lambda number, due: None
 ) -> None:
-    """Offer the requests; `begin` hears of each before it may start. An interrupt or SIGTERM ends it early."""
+    """Make the requests; `begin` is called for each before it may start. An interrupt or SIGTERM ends the run early."""
     waiting: dict[int, int] = {}
     started_ns = time.monotonic_ns()
     todo, work = trio.open_memory_channel[tuple[int, int]](math.inf)

@@ -14,13 +14,13 @@ from rmqha.ops.messaging.topics import of_users
 
 OWN = "rmqha_bench"
 HEADER = struct.Struct(">16sq")
-"""Head of a body: which run, which message; −1: only to see that the way is open."""
+"""Head of a body: id of the run, number of the message; −1 in a message that only tests the way."""
 ROUTE_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class BenchTarget:
-    """The place of a benchmark: the groups, and how many topics of others there are."""
+    """The place of a benchmark: its groups, and the number of other topics there."""
 
     topic: str
     groups: tuple[str, ...]
@@ -36,14 +36,14 @@ class BenchTarget:
 
 
 def check_own(topic: str) -> None:
-    """Raises UsageError unless the name says that it is a benchmark's."""
+    """Raise UsageError unless the topic's name is one of benchmarks."""
     if topic != OWN and not topic.startswith(f"{OWN}_"):
         raise UsageError(f"topic {topic} may be somebody's; a benchmark's is called {OWN} or begins with {OWN}_")
 
 
 async def prepare(namesrv: str, topic: str, queue_count: int) -> BenchTarget:
-    """Find the groups and make the topic on each that lacks it, then wait until it is routed to. Raises UsageError for
-    another's topic, UnreachableError if a group has no master or nobody answers."""
+    """Find the groups, make the topic on each that lacks it, and wait until routes have it. Raises UsageError for a
+    topic that is not a benchmark's, UnreachableError if a group has no master or no server answers."""
     check_own(topic)
     async with Admin(namesrv) as admin:
         info = await admin.cluster_info()

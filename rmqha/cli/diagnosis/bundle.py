@@ -1,5 +1,4 @@
-"""Everything that support needs of a cluster, in one archive: redacted, bounded, with a manifest of what could not be
-had.
+"""Archive of everything that support needs of a cluster: redacted, bounded, with a manifest of what is missing.
 
 Never in it: messages, files of accounts and credentials, private keys.
 """
@@ -51,7 +50,7 @@ STORE_FILES = (
 )
 """Files of a store; `rmqha.*` are our own small files."""
 PROBE_FILE = "rmqha.probe"
-"""Begin of the names of files that the disk probe writes: zeros."""
+"""Prefix of the names of files that the disk probe writes, which hold zeros."""
 MACHINE_FILES = (
     "/etc/os-release",
     "/proc/loadavg",
@@ -105,7 +104,8 @@ QUESTIONS: Mapping[NodeKind, tuple[tuple[str, RequestCode], ...]] = {
 
 @dataclass
 class Bundle:
-    """Collects in memory, at most `limit_bytes` before compression; what does not fit is told in the manifest."""
+    """Collection of files in memory, at most `limit_bytes` before compression; the manifest names those that did not
+    fit."""
 
     limit_bytes: int
     known_secrets: Collection[str] = ()
@@ -115,7 +115,7 @@ class Bundle:
     used_bytes: int = 0
 
     def add(self, path: str, data: bytes, source: str) -> None:
-        """Redacted on the way in, so that nothing else can get out."""
+        """Add a file; it is redacted here, so that no secret can leave."""
         clean = redact_bytes(data, self.known_secrets)
         if self.used_bytes + len(clean) > self.limit_bytes:
             self.miss(path, f"{len(clean)} bytes are more than --max-mb leaves")
@@ -131,7 +131,7 @@ class Bundle:
         self.missing.append({"path": path, "reason": redact_bytes(reason.encode(), self.known_secrets).decode()})
 
     def take(self, path: str, file: Path, *, limit_bytes: int, tail: bool = False) -> None:
-        """A file, or the last bytes of it."""
+        """Add a file of this machine, or its last bytes."""
         try:
             with file.open("rb") as opened:
                 size = os.fstat(opened.fileno()).st_size
@@ -150,7 +150,7 @@ class Bundle:
         self.add(path, data, f"the end of {file}" if cut else str(file))
 
     def write(self, out: Path, about: Mapping[str, Any]) -> None:
-        """The archive, whole or not at all, for the owner only. Raises OSError."""
+        """Write the archive, whole or not at all, for the owner only. Raises OSError."""
         manifest = {
             "version": VERSION,
             **about,
@@ -182,7 +182,7 @@ class Bundle:
 
 # --- files ------------------------------------------------------------------------------------------------------------
 def take_cluster(bundle: Bundle, state: ClusterState) -> None:
-    """Everything that lies in the directory of a local cluster, and its cluster file."""
+    """Add the files of a local cluster's directory, and its cluster file."""
     bundle.take("cluster/cluster.json", state.directory / "cluster.json", limit_bytes=SMALL_BYTES)
     bundle.take(f"cluster/{Path(state.cluster_file).name}", Path(state.cluster_file), limit_bytes=SMALL_BYTES)
     for name, record in state.nodes.items():
@@ -267,7 +267,7 @@ def known_secrets(configs: Collection[Path]) -> list[str]:
 
 
 def _names_secrets(key: str) -> bool:
-    """Keys whose files are read for what must not leave, and for nothing else."""
+    """True for a key whose file is read only to find the secrets that must not leave."""
     return key == "aclFile" or key.lower().endswith("credentialsfile")
 
 
@@ -283,7 +283,8 @@ def _pairs(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _secret_values(path: Path) -> Iterator[str]:
-    """secretKey and the like of a YAML or properties file. accessKey is a name: it goes where its key stands."""
+    """Secrets in a YAML or properties file, such as secretKey. An accessKey is a name, and is only taken out beside its
+    key."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -314,7 +315,7 @@ def _is_value(key: str) -> bool:
 
 # --- answers ----------------------------------------------------------------------------------------------------------
 async def take_answers(bundle: Bundle, targets: Collection[BundleTarget], timeout_s: float) -> None:
-    """Each server's own answers; whoever has not answered after `timeout_s` has not answered."""
+    """Add each server's answers. A server without an answer after `timeout_s` counts as silent."""
     async with RemotingClient() as client, trio.open_nursery() as nursery:
         for target in targets:
             nursery.start_soon(_take_target, bundle, client, target, timeout_s)
@@ -348,7 +349,7 @@ async def _take_target(bundle: Bundle, client: RemotingClient, target: BundleTar
 
 
 async def take_commands(bundle: Bundle, commands: Mapping[str, list[str]], leading: list[str]) -> None:
-    """Output of our own commands, as the user would see it. `leading` stands before each (--security)."""
+    """Add the output of our own commands, as the user would see it. `leading`: options before each (--security)."""
     limiter = trio.CapacityLimiter(AT_ONCE)
     async with trio.open_nursery() as nursery:
         for name, arguments in commands.items():

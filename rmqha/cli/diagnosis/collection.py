@@ -42,7 +42,7 @@ async def collect(
 
 
 def told_controllers(made: Bundle) -> set[str]:
-    """controllerAddr of the configurations that were taken."""
+    """Values of controllerAddr in the configurations that were collected."""
     found = set()
     for path, data in made.files.items():
         if path.endswith("/config.properties"):
@@ -86,7 +86,7 @@ async def _far_targets(made: Bundle, namesrv: str, timeout_s: float) -> tuple[li
 def _commands(
     state: ClusterState | None, namesrv: str | None, groups: list[str], controllers: list[str]
 ) -> dict[str, list[str]]:
-    """Name in the bundle to the arguments of the command."""
+    """Arguments of the commands to run, by name in the bundle."""
     names = namesrv or (state.namesrv_addresses if state else "") or DEFAULT_NAMESRV
     found = {
         "describe": ["describe", "cluster", "--namesrv", names, "-o", "json"],

@@ -58,7 +58,7 @@ def bundle(
         raise UsageError(f"{out} is there already; name another --out")
     if not out.absolute().parent.is_dir():
         raise UsageError(f"{out.absolute().parent} is no directory; name another --out")
-    used = contexts.elsewhere() if directory is None and namesrv is None else None
+    used = contexts.default_context() if directory is None and namesrv is None else None
     if used is not None:
         state, namesrv = None, resolve_namesrv(None)
     else:

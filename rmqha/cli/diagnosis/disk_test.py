@@ -19,18 +19,18 @@ from rmqha.model.error import UsageError
 
 BLOCK_BYTES = 4096
 RING_BYTES = 4 * 1024 * 1024
-"""Small writes go round in a file of this size."""
+"""Size of the file in which small writes go round."""
 PIECE_BYTES = 1024 * 1024
 WARM_UP_COUNT = 3
 IMPOSSIBLE_SYNC_US = 40
-"""No disk makes a write durable faster; memory does."""
+"""Time (µs) of a sync below which it is no disk's: memory is that fast."""
 SYNC_SHARE = 0.6
-"""Share of the time: the rest is for the long write."""
+"""Share of the time for small writes; the rest is for the long write."""
 
 
 @dataclass(slots=True)
 class DiskFigures:
-    """Times in microseconds, sizes in bytes."""
+    """Figures of a disk. Times are in microseconds, sizes in bytes."""
 
     directory: str
     mount: Mount
@@ -49,7 +49,7 @@ class DiskFigures:
 
     @property
     def in_memory(self) -> bool:
-        """Nothing here outlives a loss of power, as far as can be told from outside."""
+        """True if it seems that nothing here survives a loss of power."""
         return self.mount.in_memory or (self.syncs.count > 0 and self.median_us < IMPOSSIBLE_SYNC_US)
 
     def as_dict(self) -> dict[str, Any]:
@@ -96,8 +96,8 @@ class DiskFigures:
 
 
 def measure(directory: Path, *, limit_s: float, limit_bytes: int, sync_count: int = 2000) -> DiskFigures:
-    """Both measurements in `directory`, which exists, within about `limit_s` and `limit_bytes`. `limit_bytes` 0: only
-    the small writes. Raises UsageError if nothing can be written there."""
+    """Make both measurements in `directory`, which exists, within about `limit_s` and `limit_bytes`. `limit_bytes` 0:
+    only the small writes. Raises UsageError if nothing can be written there."""
     figures = DiskFigures(str(directory), mount_of(directory))
     deadline = time.monotonic() + limit_s
     disk = HostDisk(directory)
@@ -135,7 +135,7 @@ def _sync_often(disk: HostDisk, name: str, figures: DiskFigures, deadline: float
 
 
 def _write_long(disk: HostDisk, name: str, figures: DiskFigures, deadline: float, limit_bytes: int) -> None:
-    """Piece by piece with a sync each 16, so that the time limit is kept on a slow disk too."""
+    """Measure the long write: piece by piece with a sync each 16, so that the time limit is kept on a slow disk too."""
     size_bytes = max(1, limit_bytes // PIECE_BYTES) * PIECE_BYTES
     free_bytes = disk.space()[1]
     if free_bytes < 4 * size_bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from rmqha.cli.options import directory_option, echo_json, elsewhere, output_option
+from rmqha.cli.options import directory_option, echo_json, output_option, remote_context
 from rmqha.cli.render import Text, console
 from rmqha.model.error import UsageError
 from rmqha.ops.finding import Finding, Verdict, count_words, in_order, merged
@@ -59,7 +59,7 @@ def doctor(
     """
     if config is not None and (node or directory or namesrv or controller):
         raise UsageError("-c FILE examines what the file says; leave NODE, --directory and addresses out")
-    place = None if config is not None else elsewhere(namesrv, controller, directory)
+    place = None if config is not None else remote_context(namesrv, controller, directory)
     if place is not None:
         click.echo(f"examining what {place.namesrv or place.controller} tells of", err=True)
         from rmqha.cli.diagnosis.examination import examine_remote
@@ -96,7 +96,7 @@ def doctor(
 
 
 def show(findings: Sequence[Finding], verbose: bool) -> None:
-    """The worst first, each with its fix below it."""
+    """Print the findings, the worst first, each with its fix below it."""
     out = console()
     for finding in merged(in_order(findings)):
         if finding.verdict is Verdict.OK and not verbose:

@@ -1,4 +1,4 @@
-"""Everything that `rmqha doctor` looks at, as findings. Control plane."""
+"""All checks of `rmqha doctor`, with their findings. Control plane."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import trio
 
 from rmqha.cli.contexts import Context
 from rmqha.cli.diagnosis.checks.answers import ANNOUNCED, Answers, ask_all
-from rmqha.cli.diagnosis.checks.elsewhere import examine_elsewhere
 from rmqha.cli.diagnosis.checks.files import StoreFacts, check_config, check_groups, read_store_facts
 from rmqha.cli.diagnosis.checks.limits import check_limits
 from rmqha.cli.diagnosis.checks.machine import (
@@ -24,6 +23,7 @@ from rmqha.cli.diagnosis.checks.machine import (
     check_syncs,
 )
 from rmqha.cli.diagnosis.checks.node_under_test import NodeUnderTest
+from rmqha.cli.diagnosis.checks.remote import examine_remote_nodes
 from rmqha.cli.diagnosis.checks.security import check_data, check_security
 from rmqha.model.error import UsageError
 from rmqha.ops.finding import Finding, ok, wrong
@@ -31,7 +31,7 @@ from rmqha.ops.finding import Finding, ok, wrong
 
 @dataclass(slots=True)
 class Examination:
-    """Everything that was found, in no order of weight."""
+    """Result of an examination; findings are in the order of the checks."""
 
     nodes: list[NodeUnderTest]
     findings: list[Finding]
@@ -41,8 +41,8 @@ class Examination:
 def examine(
     nodes: list[NodeUnderTest], timeout_s: float, *, write: bool = True, spark: bool = False, full: bool = True
 ) -> Examination:
-    """`write` measures syncs, in a file that is removed. `full`: these are all nodes of a cluster, so that one that
-    does not run while others do is missing."""
+    """Examine nodes of this machine. `write`: measure syncs, in a file that is removed. `full`: these are all nodes of
+    a cluster, so that one that does not run while others do is a fault."""
     others_run = full and any(node_under_test.running for node_under_test in nodes)
     findings: list[Finding] = []
     store_facts: dict[str, StoreFacts] = {}
@@ -79,7 +79,7 @@ def examine_remote(place: Context, name: str | None, timeout_s: float, *, spark:
     name_servers, controllers = (
         tuple(item for item in text.split(";") if item) for text in (place.namesrv, place.controller)
     )
-    nodes, findings = trio.run(examine_elsewhere, name_servers, controllers, name, timeout_s)
+    nodes, findings = trio.run(examine_remote_nodes, name_servers, controllers, name, timeout_s)
     return Examination(nodes, [*findings, *(check_spark() if spark else ())], {})
 
 
@@ -93,7 +93,7 @@ def _store_facts(node_under_test: NodeUnderTest, store_facts: dict[str, StoreFac
 
 
 def guarded(subject: str, check: str, step: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """Findings of a check. A file that cannot be looked at is a finding and leaves the other checks to be made."""
+    """Findings of a check. A file that cannot be read is a finding; the other checks go on."""
     found: list[Finding] = []
     try:
         found.extend(step())

@@ -20,7 +20,7 @@ from rmqha.wire.command import Command
 
 TIMEOUT_MS = 3_000
 TRIP_SHARE = 0.5
-"""Share of the time: the rest is for the throughput."""
+"""Share of the time for round trips; the rest is for the throughput."""
 MAX_TRIP_COUNT = 20_000
 BODY_BYTES = 256 * 1024
 AT_ONCE = 4
@@ -29,7 +29,7 @@ MAX_FRAME_BYTES = 16 * 1024 * 1024
 
 @dataclass(slots=True)
 class NetFigures:
-    """Times in microseconds, sizes in bytes."""
+    """Figures of a network path. Times are in microseconds, sizes in bytes."""
 
     address: str
     echoes: bool = False
@@ -54,8 +54,8 @@ class NetFigures:
         return round(size_bytes * 1e6 / self.load_us) if self.load_us else 0
 
     def verdict(self) -> str:
-        """Verdict on the cost of the way for a group whose replica is there. Both ends of the trip run Python, which is
-        counted too."""
+        """Verdict on the cost of the path for a group with a replica there. The time of Python at both ends is counted
+        too."""
         ms, worst_ms = self.trips.percentile(50) / 1000, self.trips.percentile(99) / 1000
         word = "close" if ms < 2 else "another site" if ms < 20 else "far away"
         return (
@@ -86,7 +86,8 @@ async def echo(address: str, limit_s: float, task_status: trio.TaskStatus[int] =
 
 
 async def measure(address: str, *, limit_s: float, limit_bytes: int) -> NetFigures:
-    """Within about `limit_s`, sending at most about `limit_bytes`. Raises UnreachableError if there is no answer."""
+    """Measure the path within about `limit_s`, sending at most about `limit_bytes`. Raises UnreachableError if there is
+    no answer."""
     figures = NetFigures(address)
     started = trio.current_time()
     async with RemotingClient() as client:

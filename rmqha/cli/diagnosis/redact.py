@@ -1,8 +1,8 @@
-"""Takes secrets out of text that leaves the house. Pure.
+"""Removal of secrets from text that leaves the machine. Pure.
 
-By name: what stands behind a key that is called like a secret, in properties, TOML, YAML, JSON, log lines, sentences.
-By form: private keys, passwords in URLs. By value: secrets that are known from the files that hold them, wherever they
-stand. Rather a word too much than one too little.
+By name: values of keys that are called like a secret, in properties, TOML, YAML, JSON, log lines, sentences. By form:
+private keys, passwords in URLs. By value: secrets that are known from the files that hold them, wherever they stand. In
+doubt a word is removed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 GONE = "[redacted]"
 MAX_LINE_CHARS = 64 * 1024
 MIN_SECRET_LENGTH = 4
-"""A shorter one is taken out by its name only: its letters stand everywhere."""
+"""Length below which a secret is removed by its name only: its letters stand everywhere."""
 _HINT = r"(?:secret|passw|passphrase|pwd|token|credential|private|access[_.-]?key|api[_.-]?key|signature)"
 _HINTED = re.compile(_HINT, re.I)
 _NAME = re.compile(rf"(?<![\w.-])[\w.-]*?{_HINT}[\w.-]*", re.I)
@@ -35,12 +35,12 @@ _LONG_STRING = re.compile(r'("""|\'\'\').*?\1', re.S)
 
 
 def is_secret(name: str) -> bool:
-    """True if a key of this name is to be kept."""
+    """True if the value of a key of this name is to be kept secret."""
     return _NAME.fullmatch(name) is not None and not _HARMLESS.search(name)
 
 
 def redact(text: str, known: Collection[str] = ()) -> str:
-    """`known` are values that must stand nowhere."""
+    """The text without secrets. `known`: values that must stand nowhere."""
     for secret in sorted((item for item in known if len(item) >= MIN_SECRET_LENGTH), key=len, reverse=True):
         for form in (secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]):
             text = text.replace(form, GONE)
@@ -55,7 +55,7 @@ def redact(text: str, known: Collection[str] = ()) -> str:
 
 
 def redact_bytes(data: bytes, known: Collection[str] = ()) -> bytes:
-    """Files that are no text keep all their bytes but known secrets."""
+    """The bytes of a file without secrets. A file that is no text loses only known secrets."""
     try:
         return redact(data.decode(), known).encode()
     except UnicodeDecodeError:
@@ -66,7 +66,7 @@ def redact_bytes(data: bytes, known: Collection[str] = ()) -> bytes:
 
 
 def _as_json(text: str) -> Any:
-    """None for what is no JSON object or list."""
+    """The JSON object or list in a text; None if it is none."""
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:
@@ -121,7 +121,7 @@ def _without_value(tail: str) -> str:
 
 
 def _rest(tail: str) -> str:
-    """Further names behind the first; in a loop, since a line may hold thousands."""
+    """The rest of a line without the values of further names; a loop, since a line may hold thousands."""
     parts, at = list[str](), 0
     while True:
         names = (found for found in _NAME.finditer(tail, at) if not _HARMLESS.search(found.group()))

@@ -44,7 +44,7 @@ def prometheus(alerts: bool, targets: tuple[str, ...], directory: Path | None) -
 
 
 def _targets(given: tuple[str, ...], directory: Path | None) -> dict[str, str]:
-    """Raises UsageError if there is nobody to scrape."""
+    """Addresses of the servers to scrape, by name. Raises UsageError if there are none."""
     found = {}
     for item in given:
         name, equals, address = item.partition("=")

@@ -13,7 +13,7 @@ _B = 'cluster=~"$cluster",node_id=~"$group"'
 
 
 class Panel(NamedTuple):
-    """`queries` are (PromQL, legend). `unit` is Grafana's name for it."""
+    """One panel. `queries` are (PromQL, legend). `unit` is Grafana's name of the unit."""
 
     title: str
     queries: tuple[tuple[str, str], ...]

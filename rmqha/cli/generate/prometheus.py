@@ -13,7 +13,7 @@ SCRAPE_INTERVAL = "15s"
 
 
 class Alert(NamedTuple):
-    """`expr` holds for `lasting` before it fires. `command` may use the labels of the series."""
+    """One alert rule. It fires when `expr` has held for `lasting`. `command` may use the labels of the series."""
 
     name: str
     expr: str

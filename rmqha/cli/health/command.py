@@ -79,7 +79,12 @@ def health(
 
 def bootstrap_addresses(namesrv: str | None, controller: str | None, directory: Path | None) -> BootstrapAddresses:
     """The addresses that are given, else the nodes of the cluster directory, else the quick start's name server."""
-    if namesrv is None and controller is None and directory is None and (context := contexts.elsewhere()) is not None:
+    if (
+        namesrv is None
+        and controller is None
+        and directory is None
+        and (context := contexts.default_context()) is not None
+    ):
         namesrv, controller = context.namesrv or None, context.controller or None
     if namesrv is None and controller is None:
         state = ClusterState.find(directory) if directory is None else ClusterState.require(directory)
@@ -93,7 +98,8 @@ def bootstrap_addresses(namesrv: str | None, controller: str | None, directory: 
 
 
 async def examine(bootstrap: BootstrapAddresses, group: str | None, timeout_s: float) -> tuple[Health, ClusterSnapshot]:
-    """One look, judged. Raises UsageError for a group that nobody knows although name servers or controllers tell."""
+    """Take one snapshot and judge it. Raises UsageError for a group that is not known although name servers or
+    controllers answer."""
     found = await run_survey(bootstrap, timeout_s, group, is_unsettled)
     known = found.groups
     if group is not None and group not in known and found.answered:
@@ -141,7 +147,7 @@ def _now() -> str:
 
 
 def _essence(found: Health) -> object:
-    """The values that make it another state: no number that only counts on."""
+    """Values by which two states are compared, without numbers that only grow."""
     return found.healthy, [(item.subject, re.sub(r"\d+", "#", item.sentence)) for item in found.reasons]
 
 
@@ -174,7 +180,7 @@ def as_json(found: Health, snapshot: ClusterSnapshot) -> dict[str, Any]:
 
 
 def show(found: Health, snapshot: ClusterSnapshot, group: str | None, output: str) -> None:
-    """For scripts or for people; those who do not answer also where nobody does."""
+    """Print the health, for scripts or for people; nodes without an answer are printed even if none answers."""
     if output == "json":
         echo_json(as_json(found, snapshot))
         return

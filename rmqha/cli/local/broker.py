@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def read_config(path: Path) -> BrokerConfig:
-    """Raises UsageError or ConfigError with one sentence."""
+    """The configuration in a properties file. Raises UsageError or ConfigError with one sentence."""
     from rmqha.host.text_file import read_text
     from rmqha.model.config.servers import BrokerConfig, parse_properties
 

@@ -115,14 +115,14 @@ async def _elect(state: ClusterState, group: str, target: str | None, unclean: b
 
 
 def leads_already(told: GroupState, chosen: NodeView) -> bool:
-    """True if a replica is the master by the controllers' word and by its own: there is nothing to elect."""
+    """True if a replica is the master by the controllers' and by its own report: no election is needed."""
     state = chosen.replica
     assert state is not None, "who does not answer is not chosen"
     return state.leads and (state.broker_id, state.epoch) == (told.master_broker_id, told.master_epoch)
 
 
 def _best_member(view: ClusterView, group: GroupView) -> NodeView:
-    """The member of the set, other than the master, that has the most."""
+    """The member of the set with the longest log, other than the master."""
     assert group.told is not None
     members = set(group.told.sync_state_set) - {group.told.master_broker_id}
     fit = [
@@ -136,8 +136,8 @@ def _best_member(view: ClusterView, group: GroupView) -> NodeView:
 
 
 def at_stake(view: ClusterView, group: GroupView, chosen: NodeView) -> str:
-    """The records that may be lost if `chosen` becomes master although it is not in the set. Epochs come before ends:
-    of what was written under an epoch that it has not, nothing is kept, however long its log is."""
+    """A sentence on the records that may be lost if `chosen` becomes master although it is not in the set. Epochs come
+    before ends: records of an epoch that it does not have are all lost, however long its log is."""
     assert chosen.replica is not None, "who does not answer is not chosen"
     own_end = chosen.replica.max_phy_offset
     parts = []

@@ -1,4 +1,4 @@
-"""`rmqha fork`: replicas that refuse to follow, what they have alone, a new copy with the old one kept."""
+"""`rmqha fork`: replicas that refuse to follow: the messages that only they have, and a new copy beside the old one."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def repair(node: str, yes: bool, timeout: float, directory: Path | None) -> None
 
 
 def _require_broker(state: ClusterState, node: str) -> None:
-    """Raises UsageError."""
+    """Raise UsageError unless the node is a broker."""
     from rmqha.model.error import UsageError
 
     if not state.node(node).is_broker:
@@ -140,7 +140,7 @@ def _records(store: Path, point: int) -> Iterator[Record]:
 
 
 def _alone(state: ClusterState, item: RefusedFork) -> list[str]:
-    """A line for each topic: how many messages the replica has alone, and when they were stored."""
+    """A line for each topic: the number of messages that only this replica has, and their store times."""
     from rmqha.cli.moments import local_time
     from rmqha.model.printable import printable
 

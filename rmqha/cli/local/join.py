@@ -180,7 +180,7 @@ class CopyProgressBar:
 
 
 async def _check_controllers(state: ClusterState, group: str) -> None:
-    """Ahead of anything written or started: without them nobody joins. Raises UnreachableError, RmqhaError."""
+    """Check that the controllers answer, before anything is written or started. Raises UnreachableError, RmqhaError."""
     async with open_client() as client:
         await ask_group(client, state, group)
 
@@ -225,12 +225,12 @@ async def _join(
 
 
 def _is_learner(seen: ReplicaState | None, *, learner: bool) -> bool:
-    """True if it was asked for, or its own file says so."""
+    """True if the replica is a learner, by the option or by its own file."""
     return learner or (seen is not None and bool(seen.async_learner))
 
 
 async def _state_of(client: Caller, record: NodeRecord) -> ReplicaState | None:
-    """The broker's own word (52000), None while it does not listen yet."""
+    """The broker's state (52000), None while it does not listen yet."""
     try:
         return await state_of(client, record.address, ReplicaState)
     except UnreachableError:
@@ -243,8 +243,8 @@ def _end(view: ExplainedGroup) -> int:
 
 
 def final_refusal(seen: ReplicaState) -> str:
-    """The controllers' words about keys of the replica that they do not take, "" if there are none. The replica asks
-    again, but they stay until its file is changed."""
+    """The controllers' sentence on keys of the replica that they refuse, "" without one. The replica asks again, but is
+    refused until its file is changed."""
     before = f"code {ResponseCode.CONTROLLER_INVALID_REQUEST:d}: "
     told = seen.controller_refusal or ""
     return told.removeprefix(before) if told.startswith(before) else ""

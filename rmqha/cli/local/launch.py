@@ -47,7 +47,7 @@ def launch(state: ClusterState, name: str) -> Process:
 
 
 def check_room(directory: Path) -> None:
-    """A node on a disk that takes nothing could not even say why it ends. Raises RmqhaError."""
+    """Raise RmqhaError if the disk has no room: a node could not even log why it ends."""
     try:
         with TemporaryFile(dir=directory) as file:
             file.write(bytes(LEAST_ROOM_BYTES))
@@ -59,13 +59,13 @@ def check_room(directory: Path) -> None:
 
 
 def last_words(state: ClusterState, name: str) -> str:
-    """The last thing that a node said, for the sentence about its failure."""
+    """The last line that a node logged or printed, for the sentence about its failure."""
     return last_line(state.output_path(name)) or last_line(state.log_path(name)) or "it said nothing"
 
 
 class LaunchProgress:
-    """Tells on standard error which step each node is at: a live table on a terminal, else a line per change; nothing
-    if `quiet`."""
+    """Progress of starting nodes on standard error: a live table on a terminal, else a line per change; nothing if
+    `quiet`."""
 
     def __init__(self, names: Collection[str], *, quiet: bool = False) -> None:
         self._steps = dict.fromkeys(names, "")
@@ -107,7 +107,8 @@ class LaunchProgress:
 
 
 def _step(view: ClusterView, name: str, trouble: str) -> str:
-    """A process that does not answer yet is starting; that is no trouble before the time-out."""
+    """The step of a node in words. A process that does not answer yet is starting, which is no problem before the
+    time-out."""
     node = view.nodes.get(name)
     return "starting" if node is not None and node.alive and not node.answers else trouble
 

@@ -85,7 +85,8 @@ async def _views(state: ClusterState, groups: list[str]) -> list[ExplainedGroup]
 
 
 async def switch(state: ClusterState, name: str, wanted: bool, timeout_s: float) -> ExplainedGroup:
-    """Begin or end it, and wait until a master has handed over or the time is up. Raises RmqhaError."""
+    """Begin or end the maintenance of a replica, and wait until a master has handed over or the time is up. Raises
+    RmqhaError."""
     record = broker_node(state, name)
     async with open_client() as client:
         replica = _replica(state, await ask_group(client, state, record.group), name)

@@ -24,7 +24,7 @@ POLL_S = 0.1
 
 
 def broker_node(state: ClusterState, name: str) -> NodeRecord:
-    """UsageError if the node is no broker, of a static group, or there is none."""
+    """The record of a broker's node. UsageError if the node is unknown, no broker, or of a static group."""
     record = state.node(name)
     if not record.is_broker:
         raise UsageError(f"{name} is no broker; see rmqha quorum for controllers")
@@ -50,7 +50,7 @@ def keep_advice(state: ClusterState, group: str) -> str:
 
 
 async def explained(client: Caller, controllers: list[str], group: str) -> tuple[ExplainedGroup, str]:
-    """The leading controller's word of a group (request 52010), and its address.
+    """The leading controller's report on a group (request 52010), and its address.
 
     Raises UsageError if it knows no such group, RemoteError for another refusal, UnreachableError without a leader.
     """
@@ -66,7 +66,8 @@ async def explained(client: Caller, controllers: list[str], group: str) -> tuple
 
 
 async def ask_group(client: Caller, state: ClusterState, group: str) -> ExplainedGroup:
-    """Raises UnreachableError without a leading controller, RmqhaError if it is Apache's or knows no such group."""
+    """The leading controller's report on a group. Raises UnreachableError without a leader, RmqhaError if it is
+    Apache's or knows no such group."""
     try:
         return (await explained(client, state.controller_addresses, group))[0]
     except RemoteError as error:
@@ -76,7 +77,7 @@ async def ask_group(client: Caller, state: ClusterState, group: str) -> Explaine
 
 
 async def tell(client: Caller, state: ClusterState, code: RequestCode, ext: dict[str, str]) -> Command:
-    """One request to the leader; its refusal as a sentence without the number."""
+    """Send one request to the leader. Its refusal is raised as a sentence without the code."""
     try:
         reply, _ = await ask_leader(client, state.controller_addresses, lambda: Command(code, dict(ext)))
     except RemoteError as error:
@@ -93,7 +94,7 @@ async def wait_group(
     timeout_s: float,
     done: Callable[[ExplainedGroup], bool],
 ) -> tuple[ExplainedGroup, bool]:
-    """Ask until `done` says so or the time is over: the last view, and whether it is done."""
+    """Ask until `done` holds or the time is over. Returns the last view, and True if it holds."""
     deadline = now_s() + timeout_s
     while True:
         view = await ask_group(client, state, group)
@@ -108,8 +109,8 @@ def replica_at(view: ExplainedGroup, address: str) -> ExplainedReplica | None:
 
 
 def _named(state: ClusterState | None, view: ExplainedGroup, broker_id: int | None) -> tuple[str, str]:
-    """The name of a replica's node, by the cluster directory, else as the controllers were told it, "" if neither
-    knows; and its address."""
+    """Name of a replica's node, by the cluster directory, else by the controllers, "" if neither knows it; and its
+    address."""
     item = next((item for item in view.replicas if item.broker_id == broker_id), None)
     if item is None:
         return "", ""
@@ -118,7 +119,7 @@ def _named(state: ClusterState | None, view: ExplainedGroup, broker_id: int | No
 
 
 def node_of(state: ClusterState | None, view: ExplainedGroup, broker_id: int | None) -> str:
-    """The name of a replica's node; its id and address in words where nobody knows it."""
+    """Name of a replica's node; its id and address in words if the name is not known."""
     name, address = _named(state, view, broker_id)
     return name or node_label("", broker_id, address)
 
@@ -171,7 +172,7 @@ def redundancy(view: ExplainedGroup, group: str) -> str:
 
 
 def refuse_to_stop_sends(view: ExplainedGroup, group: str, total: int) -> None:
-    """Raises RmqhaError if a CP group would take no messages with this totalReplicas, and takes them now."""
+    """Raise RmqhaError if a CP group would take no messages with this totalReplicas, and takes them now."""
     members = sum(1 for item in view.replicas if item.in_sync_state_set and item.alive)
     needed, needed_now = (1 if count == 2 else count // 2 + 1 for count in (total, view.total_replicas))
     if view.ha_mode == "cp" and needed_now <= members < needed:

@@ -62,7 +62,7 @@ def down(directory: Path | None, timeout: float) -> None:
 
 
 def _stop(nodes: list[NodeRecord], timeout_s: float) -> list[str]:
-    """Stop them all; names of those that had to be killed."""
+    """Stop all nodes. Returns the names of those that had to be killed."""
     processes = {node.process: node.name for node in nodes if node.process}
     return [processes[process] for process in stop_all(list(processes), timeout_s)]
 
@@ -91,7 +91,7 @@ def start(node: str, directory: Path | None, timeout: float, output: str) -> Non
 
 
 def started_story(view: ClusterView, name: str) -> dict[str, Any]:
-    """The story of a node's return, as fields and as a sentence."""
+    """The state of a node that was started, as fields and as a sentence."""
     node = view.nodes[name]
     story: dict[str, Any] = {"node": name, "pid": node.node.pid, "state": node.state_json()}
     state = node.replica
@@ -230,7 +230,7 @@ def purge(directory: Path | None, yes: bool) -> None:
 
 
 def _remove(directory: Path) -> None:
-    """A node's directory; a disk of its own is left, empty."""
+    """Remove a node's directory; if it is a mounted disk, only its content."""
     if not directory.is_mount():
         shutil.rmtree(directory)
         return

@@ -1,7 +1,7 @@
 """`rmqha proxy`: Apache's proxy in front of a cluster, for clients that speak gRPC. Control plane.
 
 Its jars come from Maven once and stay in the user's cache; its configuration is written for the cluster that a name
-server tells of. The process becomes the proxy: whoever watches it watches that.
+server tells of. The process becomes the proxy (exec), so a supervisor watches the proxy itself.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def proxy(
 
 
 def cache() -> Path:
-    """Raises UsageError."""
+    """Directory of the user's cache. Raises UsageError."""
     root = user_directory("XDG_CACHE_HOME", ".cache")
     if root is None:
         raise UsageError("there is no home directory to keep the proxy in: set XDG_CACHE_HOME to a directory of yours")
@@ -93,7 +93,7 @@ def cache() -> Path:
 
 
 def find_java() -> str:
-    """Raises UsageError."""
+    """The java of JAVA_HOME, else of PATH, if it is new enough. Raises UsageError."""
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if found is None or not os.access(found, os.X_OK):
@@ -109,7 +109,7 @@ def find_java() -> str:
 
 
 def fetch() -> Path:
-    """The directory with the proxy's jars; the first call downloads them while others wait. Raises UsageError."""
+    """Directory with the proxy's jars; the first call downloads them while others wait. Raises UsageError."""
     directory = cache() / f"proxy-{VERSION}"
     if directory.is_dir():
         return directory
@@ -147,7 +147,7 @@ def access_keys(credentials: Credentials | None) -> dict[str, Any]:
 def write_configuration(
     home: Path, cluster: str, namesrv: str, grpc_port: int, remoting_port: int, more: dict[str, Any]
 ) -> Path:
-    """The proxy's configuration file, for its owner alone. Raises OSError."""
+    """Write the proxy's configuration file, for its owner alone, and return its path. Raises OSError."""
     home.mkdir(parents=True, exist_ok=True)
     config = home / "rmq-proxy.json"
     keys = {
@@ -166,7 +166,7 @@ def write_configuration(
 
 
 async def _only_cluster(namesrv: str) -> str:
-    """Raises UsageError and UnreachableError."""
+    """Name of the only cluster that the name server knows. Raises UsageError and UnreachableError."""
     async with Admin(namesrv) as admin:
         info = await admin.cluster_info()
     names = sorted(info["clusters"])

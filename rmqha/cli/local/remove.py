@@ -100,7 +100,7 @@ async def _remove(state: ClusterState, record: NodeRecord, timeout_s: float) -> 
 async def _finish(
     client: Caller, state: ClusterState, record: NodeRecord, view: ExplainedGroup, timeout_s: float
 ) -> ExplainedGroup:
-    """The rest of a removal that was cut short: the controllers have forgotten the replica already."""
+    """Finish a removal that was interrupted: the controllers have forgotten the replica already."""
     if record.alive or state.is_remote or any(item.node_name == record.name for item in view.replicas):
         raise UsageError(f"the controllers know no replica at {record.address}; see rmqha explain {record.group}")
     total = max(view.total_replicas, view.next_total_replicas or 0)
@@ -111,7 +111,7 @@ async def _finish(
 
 
 def check_removable(name: str, alive: bool, replica: ExplainedReplica) -> None:
-    """Raises UsageError for a replica that its group still relies on."""
+    """Raise UsageError for a replica that its group still needs."""
     drain = f"run `rmqha drain {name}` first"
     if replica.is_master:
         raise UsageError(f"{name} is the master; {drain}")

@@ -23,8 +23,8 @@ async def view_once(state: ClusterState) -> ClusterView:
         return await ask_cluster(client, state)
 
 
-def seen_elsewhere(state: ClusterState) -> ClusterView:
-    """The look by which a cluster elsewhere has just been found."""
+def remote_view(state: ClusterState) -> ClusterView:
+    """View of a cluster elsewhere, from the snapshot by which it has just been found."""
     from rmqha.ops.remote_cluster import RemoteCluster
 
     assert isinstance(state, RemoteCluster)
@@ -54,7 +54,7 @@ def status(state: ClusterState, output: str) -> None:
     from rmqha.host.asking.shell import ask_by
     from rmqha.ops.cluster_view import faults
 
-    view = seen_elsewhere(state) if state.is_remote else ask_by(view_once, state)
+    view = remote_view(state) if state.is_remote else ask_by(view_once, state)
     show(view, output)
     if any(node.alive for node in view.nodes.values()) and not any(node.answers for node in view.nodes.values()):
         sys.exit(2)

@@ -114,7 +114,7 @@ def note_as_last(state: ClusterState) -> None:
 
 
 def quickstart_text(brokers: int | None, port_base: int | None, mode: str) -> str:
-    """The cluster file of the quick start with another size or other ports, all within 100 of the first."""
+    """The cluster file of the quick start with another size or other ports, all less than 100 above the first."""
     text = QUICKSTART.read_text(encoding="utf-8")
     changes = {
         'haMode = "cp"': f'haMode = "{mode}"',
@@ -133,7 +133,7 @@ def quickstart_text(brokers: int | None, port_base: int | None, mode: str) -> st
 
 
 def prepare(spec: ClusterSpec, running: ClusterState | None) -> ClusterState:
-    """Write the directory of the cluster: a properties file per node and the record."""
+    """Write the directory of the cluster, a properties file per node and the record, which is returned."""
     state = ClusterState.of(spec)
     try:
         make_directories(state.directory)
@@ -154,7 +154,8 @@ def prepare(spec: ClusterSpec, running: ClusterState | None) -> ClusterState:
 
 
 def start_missing(state: ClusterState, timeout_s: float) -> ClusterView:
-    """Start what does not run and wait for health; on any failure stop what was started here, nothing else."""
+    """Start the nodes that do not run and wait for health; on any failure stop those that were started here, no
+    others."""
     started: list[Process] = []
     try:
         for name, node in list(state.nodes.items()):

@@ -1,4 +1,4 @@
-"""A question to a cluster, and names that a shell completes by one. Loads the client only when asked."""
+"""Queries of a cluster by commands, and completion of names in a shell. Loads the client only when it is used."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 COMPLETION_LIMIT_S = 0.5
 
 
-def asked(namesrv: str, question: Callable[[Admin], Awaitable[T]], *, sends: bool = False) -> T:
-    """The answer. Raises what the question raises. `sends`: it opens a producer, which needs an event loop."""
+def ask_admin(namesrv: str, question: Callable[[Admin], Awaitable[T]], *, sends: bool = False) -> T:
+    """Result of `question` with an open Admin. Raises what the question raises. `sends`: True if it opens a producer,
+    which needs an event loop."""
     from rmqha.client.admin import Admin
     from rmqha.host.asking.shell import ask_by
 
@@ -36,7 +37,7 @@ def asked(namesrv: str, question: Callable[[Admin], Awaitable[T]], *, sends: boo
 
 
 def _names(context: click.Context, question: Callable[[Admin], Awaitable[list[str]]], incomplete: str) -> list[str]:
-    """Names that the cluster tells soon; none if it does not."""
+    """Names for completion; [] if the cluster does not answer within COMPLETION_LIMIT_S."""
     from rmqha.host.asking.shell import within
 
     async def bounded(admin: Admin) -> list[str]:
@@ -46,7 +47,7 @@ def _names(context: click.Context, question: Callable[[Admin], Awaitable[list[st
 
     try:
         given = context.params.get("namesrv")
-        found = asked(given if isinstance(given, str) else resolve_namesrv(None), bounded)
+        found = ask_admin(given if isinstance(given, str) else resolve_namesrv(None), bounded)
     except RmqhaError:
         return []  # the command itself says why
     return [name for name in found if name.startswith(incomplete)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmqha.cli.messaging.asking import asked, group_argument, topic_option
+from rmqha.cli.messaging.asking import ask_admin, group_argument, topic_option
 from rmqha.cli.messaging.consumer_change import delete, reset, skip
 from rmqha.cli.moments import age_text, local_time, short_time
 from rmqha.cli.options import echo_json, namesrv_option, output_option
@@ -66,7 +66,7 @@ def ls_command(every: bool, namesrv: str, output: str) -> None:
         names = sorted({name for found in told.answers.values() for name in found})
         return await consumer_group.describe_groups(admin, names), told.silent
 
-    groups, silent = asked(namesrv, question)
+    groups, silent = ask_admin(namesrv, question)
     for group in groups:
         silent |= group.silent
     if output == "json":
@@ -91,7 +91,7 @@ def _summary(group: ConsumerGroup) -> dict[str, Any]:
 
 
 def _end(silent: dict[str, str], output: str) -> None:
-    """Say who did not tell, and end with 1 then."""
+    """Print the brokers that did not answer, and exit with 1 if there are any."""
     if output != "json":
         for name, why in sorted(silent.items()):
             click.echo(f"rmqha: {name} does not tell: {why}", err=True)
@@ -120,7 +120,7 @@ def lag_command(group: str, topic: str | None, watch: bool, interval_s: float, n
     from rmqha.ops.messaging import consumer_group
 
     if not watch:
-        found = asked(namesrv, lambda admin: consumer_group.describe_group(admin, group, topic, whole=False))
+        found = ask_admin(namesrv, lambda admin: consumer_group.describe_group(admin, group, topic, whole=False))
         if output == "json":
             echo_json(lag_json(found))
         else:
@@ -144,7 +144,7 @@ def lag_command(group: str, topic: str | None, watch: bool, interval_s: float, n
             before = now, found
             await sleep(max(0.0, now + interval_s - now_s()))
 
-    asked(namesrv, watching)
+    ask_admin(namesrv, watching)
 
 
 def _read_per_second(before: tuple[float, ConsumerGroup] | None, now: tuple[float, ConsumerGroup]) -> str:
@@ -217,7 +217,7 @@ def members_command(group: str, namesrv: str, output: str) -> None:
     """
     from rmqha.ops.messaging import consumer_group
 
-    found = asked(namesrv, lambda admin: consumer_group.describe_group(admin, group, whole=False))
+    found = ask_admin(namesrv, lambda admin: consumer_group.describe_group(admin, group, whole=False))
     if output == "json":
         members = [member_json(member) for member in found.members]
         echo_json({"group": found.name, "members": members, "silent": found.silent})
@@ -256,7 +256,7 @@ def describe_command(group: str, namesrv: str, output: str) -> None:
     """
     from rmqha.ops.messaging import consumer_group
 
-    found = asked(namesrv, lambda admin: consumer_group.describe_group(admin, group))
+    found = ask_admin(namesrv, lambda admin: consumer_group.describe_group(admin, group))
     if output == "json":
         echo_json({
             **lag_json(found),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmqha.cli.acting import acting_namesrv_option
-from rmqha.cli.messaging.asking import asked, group_argument, topic_option
+from rmqha.cli.messaging.asking import ask_admin, group_argument, topic_option
 from rmqha.cli.moments import local_time, parse_time
 from rmqha.cli.options import echo_json, output_option
 from rmqha.cli.plain_table import echo_table
@@ -24,7 +24,7 @@ COLUMNS = [("QUEUE", "left"), ("BEFORE", "right"), ("AFTER", "right"), ("CHANGE"
 
 
 def parse_target(text: str, now_ms: int) -> Target:
-    """Target of first, last, a time or an offset. Raises UsageError, also for a time to come."""
+    """The target in a text: first, last, a time or an offset. Raises UsageError, also for a time in the future."""
     from rmqha.ops.messaging.consumer_reset import ResetPlace, Target
 
     if text in ("first", "last"):
@@ -124,7 +124,7 @@ def _move(
         group = await describe_group(admin, name, topic, whole=False)
         return await consumer_reset.plan(admin, group, consumer_reset.chosen_topic(group, topic), target, wanted)
 
-    made = asked(namesrv, question)
+    made = ask_admin(namesrv, question)
     if output != "json":
         _show_plan(made)
     if dry_run or not any(change.moves for change in made.changes):
@@ -135,7 +135,7 @@ def _move(
         return
     if not yes and not click.confirm(f"change the offsets of {printable(name, lines=False)}?", err=True):
         raise UsageError("nothing changed")
-    result = asked(namesrv, lambda admin: consumer_reset.apply(admin, made))
+    result = ask_admin(namesrv, lambda admin: consumer_reset.apply(admin, made))
     _tell(made, result, output)
 
 
@@ -212,12 +212,12 @@ def delete(group: str, yes: bool, namesrv: str, output: str) -> None:
 
     if is_system_group(group):
         raise UsageError(f"{group} is the servers' own; it stays")
-    found = asked(namesrv, lambda admin: describe_group(admin, group, whole=False))
+    found = ask_admin(namesrv, lambda admin: describe_group(admin, group, whole=False))
     if not yes:
         told = f"delete {group} with its offsets in {', '.join(found.topics) or 'no topic'} ({found.lag} wait)?"
         if not click.confirm(printable(told, lines=False), err=True):
             raise UsageError("nothing deleted")
-    deleted = asked(namesrv, lambda admin: delete_group(admin, group))
+    deleted = ask_admin(namesrv, lambda admin: delete_group(admin, group))
     if output == "json":
         echo_json({"group": group, "brokers": deleted})
     else:

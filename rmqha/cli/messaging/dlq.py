@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmqha.cli.acting import acting_namesrv_option
-from rmqha.cli.messaging.asking import asked, complete_consumer_group, group_argument
+from rmqha.cli.messaging.asking import ask_admin, complete_consumer_group, group_argument
 from rmqha.cli.messaging.message_lines import json_line, table_line
 from rmqha.cli.moments import short_time
 from rmqha.cli.options import echo_json, namesrv_option, output_option
@@ -51,7 +51,7 @@ def ls_command(group: str | None, limit: int, namesrv: str, output: str) -> None
             names = await resending.groups_with_dead_letters(admin)
             return [queue for name in names for queue in await resending.queues_of(admin, name)]
 
-        queues = asked(namesrv, all_queues)
+        queues = ask_admin(namesrv, all_queues)
         if output == "json":
             echo_json([queue_json(queue) for queue in queues])
         else:
@@ -64,7 +64,7 @@ def ls_command(group: str | None, limit: int, namesrv: str, output: str) -> None
             )
         return
     found: list[Message] = []
-    asked(namesrv, lambda admin: _each(admin, group, found.append, limit + 1))
+    ask_admin(namesrv, lambda admin: _each(admin, group, found.append, limit + 1))
     for message in found[:limit]:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         click.echo(json_line(message) if output == "json" else table_line(message, width))
@@ -85,7 +85,7 @@ def queue_json(queue: DeadLetterQueue) -> dict[str, Any]:
 
 
 async def _each(admin: Admin, group: str, take: Callable[[Message], object], limit: int | None = None) -> int:
-    """Give `take` the dead letters of all queues, the oldest first; the number of them."""
+    """Call `take` with the dead letters of all queues, the oldest first. Returns their number."""
     from rmqha.ops.messaging import resending
 
     count = 0
@@ -117,7 +117,7 @@ def resend_command(
     """
     from rmqha.ops.messaging import resending
 
-    queues = asked(namesrv, lambda admin: resending.queues_of(admin, group))
+    queues = ask_admin(namesrv, lambda admin: resending.queues_of(admin, group))
     count = sum(queue.count if every else queue.waiting for queue in queues)
     count = count if limit is None else min(count, limit)
     name = printable(group, lines=False)
@@ -134,7 +134,7 @@ def resend_command(
         async with Producer(namesrv, resending.RESEND_GROUP) as producer:
             return await resending.resend(admin, producer, group, queues, limit, every=every)
 
-    sent = asked(namesrv, order, sends=True) if count and not dry_run else 0
+    sent = ask_admin(namesrv, order, sends=True) if count and not dry_run else 0
     if output == "json":
         echo_json({"group": group, "dryRun": dry_run, "dead": sum(queue.count for queue in queues), "chosen": count,
                    "sent": sent})  # fmt: skip
@@ -158,12 +158,12 @@ def export_command(group: str, path: Path, force: bool, namesrv: str, output: st
     Exit code: 0 written, 2 GROUP has none, FILE cannot be written or nobody to ask.
     """
     if str(path) == "-":
-        asked(namesrv, lambda admin: _each(admin, group, lambda message: click.echo(json_line(message))))
+        ask_admin(namesrv, lambda admin: _each(admin, group, lambda message: click.echo(json_line(message))))
         return
     from rmqha.cli.storage.log_export import whole_file
 
     with whole_file(path, force=force) as out:
-        count = asked(
+        count = ask_admin(
             namesrv, lambda admin: _each(admin, group, lambda message: out.write(json_line(message).encode() + b"\n"))
         )
     if output == "json":

@@ -1,5 +1,5 @@
-"""Messages that lie in a topic already, shown before a consumer is there: it needs an event loop, which costs more than
-all the rest of a short command. Control plane."""
+"""Reads of the messages that are in a topic already, without a consumer: that needs an event loop, which costs more
+than all the rest of a short command. Control plane."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class WantedMessages:
 
 @dataclass(slots=True)
 class ShownMessages:
-    """Messages that were shown: how many, and where each queue goes on."""
+    """Number of messages that were shown, and the offset at which each queue goes on."""
 
     count: int = 0
     offsets: dict[MessageQueue, int] = field(default_factory=dict)
@@ -43,8 +43,8 @@ class ShownMessages:
 async def show_first(namesrv: str, wanted: WantedMessages, show: Callable[[Message], None]) -> ShownMessages:
     """Show the first of the wanted messages of each queue, from where the part begins, else from the first.
 
-    A broker that cannot be asked, and a topic that there is not, is left to the consumer, which asks again and says
-    why. Raises UnreachableError if no name server answers."""
+    A broker that cannot be asked, and an unknown topic, are left to the consumer, which asks again and reports the
+    reason. Raises UnreachableError if no name server answers."""
     seen = ShownMessages()
     async with Admin(namesrv) as admin:
         try:
@@ -64,8 +64,8 @@ async def show_first(namesrv: str, wanted: WantedMessages, show: Callable[[Messa
 
 
 async def check_readable(namesrv: str, topic: str) -> None:
-    """Raises RmqhaError for a topic that nobody may read: a reader would wait for ever, as where nothing comes.
-    UnreachableError where no broker is known."""
+    """Raise RmqhaError for a topic that may not be read: a reader would wait for ever. Raises UnreachableError if no
+    broker is known."""
     async with Admin(namesrv) as admin:
         try:
             queues = (await admin.route(topic))["queues"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmqha.cli.acting import acting_namesrv_option
-from rmqha.cli.messaging.asking import asked, complete_topic, topic_option
+from rmqha.cli.messaging.asking import ask_admin, complete_topic, topic_option
 from rmqha.cli.messaging.message_lines import (
     FORMAT_HELP,
     Line,
@@ -94,7 +94,7 @@ def get_command(message_id: str, topic: str | None, line: Line | None, namesrv: 
     """
     from rmqha.ops.messaging import messages
 
-    for found in asked(namesrv, lambda admin: messages.by_id(admin, message_id, topic)):
+    for found in ask_admin(namesrv, lambda admin: messages.by_id(admin, message_id, topic)):
         show(found, output, line)
 
 
@@ -138,7 +138,7 @@ def find_command(
         taken = [item async for item in messages.scan(admin, topic, since_ms, until_ms, wanted, limit + 1)]
         return sorted(taken, key=lambda item: (item.stored_at_ms, item.broker_name, item.queue_id))[: limit + 1]
 
-    found = asked(namesrv, question)
+    found = ask_admin(namesrv, question)
     for item in found[:limit]:
         show(item, output, line, in_short=True)
     if len(found) > limit:
@@ -148,7 +148,7 @@ def find_command(
 
 
 def _matcher(pattern: str | None) -> Any:
-    """True for a message whose body or a property matches. Raises UsageError for what is no pattern."""
+    """A test that is True for a message whose body or a property matches. Raises UsageError for what is no pattern."""
     if pattern is None:
         return lambda message: True
     from rmqha.model.pattern import Pattern
@@ -180,7 +180,7 @@ def track_command(message_id: str, topic: str | None, namesrv: str, output: str)
         found = (await messages.by_id(admin, message_id, topic))[-1]
         return found, await messages.track(admin, found)
 
-    found, tracks = asked(namesrv, question)
+    found, tracks = ask_admin(namesrv, question)
     place = f"{found.broker_name}:{found.queue_id}@{found.queue_offset}"
     if output == "json":
         echo_json({
@@ -235,7 +235,7 @@ def resend_command(
     """
     from rmqha.ops.messaging import messages, resending
 
-    found = asked(namesrv, lambda admin: messages.by_id(admin, message_id, topic))[-1]
+    found = ask_admin(namesrv, lambda admin: messages.by_id(admin, message_id, topic))[-1]
     to = target or found.topic
     if not yes and not click.confirm(f"send a copy of {found.msg_id} to {to}?", err=True):
         raise UsageError("nothing sent")

@@ -40,7 +40,7 @@ _PART = re.compile(r"%(.?)|\\(.?)|[^%\\]+", re.S)
 
 
 def compiled(text: str) -> Line:
-    """A line by such a format. Raises UsageError for a letter that stands for nothing."""
+    """A function that makes a message's line by a format. Raises UsageError for an unknown letter."""
     parts: list[bytes | Callable[[Message], bytes]] = []
     for found in _PART.finditer(text):
         letter, escape = found[1], found[2]
@@ -70,14 +70,14 @@ def parse_format(context: click.Context, parameter: click.Parameter, value: str 
 
 
 def echo_bytes(data: bytes) -> None:
-    """The bytes as they are, on standard output."""
+    """Write bytes unchanged to standard output."""
     stream = raw(sys.stdout).buffer
     stream.write(data)
     stream.flush()
 
 
 def json_line(message: Message) -> str:
-    """One object; the body as text if it is UTF-8, else in base64 under bodyBase64."""
+    """A message as one JSON object; the body as text if it is UTF-8, else in base64 under bodyBase64."""
     value: dict[str, Any] = {
         "topic": message.topic,
         "brokerName": message.broker_name,
@@ -100,7 +100,8 @@ def json_line(message: Message) -> str:
 
 
 def table_line(message: Message, width: int | None) -> str:
-    """Place, time of storing, tags, keys and the body, nothing unprintable; cut to `width` characters, None: whole."""
+    """A message as a line for people: place, store time, tags, keys and body, nothing unprintable; cut to `width`
+    characters, None: whole."""
     stamp = f"{short_time(message.stored_at_ms)}.{message.stored_at_ms % 1000:03}"
     place = f"{message.broker_name}:{message.queue_id}@{message.queue_offset}"
     labels = "".join(f"[{label}] " for label in (message.tags, message.keys) if label)

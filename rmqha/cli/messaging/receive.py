@@ -151,7 +151,7 @@ def _tell_end(
     refusals: Sequence[RemoteError],
     statistics: Mapping[str, Any],
 ) -> None:
-    """Say how many were read, or why not, and end with 1 then."""
+    """Print the number of messages that were read, or the reason why none could be, and exit with 1 then."""
     problem = statistics.get("last_error", "")
     if refusals:
         click.echo(f"rmqha: topic {topic} may not be read: {refusals[0]}", err=True)

@@ -1,4 +1,4 @@
-"""Messages of a topic as they come, through failovers, until somebody has seen enough. Control plane."""
+"""Messages of a topic as they arrive, through failovers, until a limit or a signal. Control plane."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rmqha.model.error import RemoteError, UsageError
 from rmqha.model.printable import printable
 
 TROUBLE_S = 3.0
-"""Interval at which somebody who waits is told what else has gone wrong, if nothing has come in it."""
+"""Interval (s) without a message after which a new error is printed."""
 
 
 async def receive_all(
@@ -26,7 +26,8 @@ async def receive_all(
     show: Callable[[Message], None],
     refusals: list[RemoteError],
 ) -> int:
-    """Print until the limit, the silence, a signal or a refusal, which `refusals` takes; the number of messages."""
+    """Print messages until the limit, `idle_s` without one, a signal or a refusal, which `refusals` takes. Returns the
+    number of messages."""
     count = 0
     try:
         async with consumer, trio.open_nursery() as nursery:
@@ -55,7 +56,7 @@ async def _stop_on_refusal(consumer: Consumer, scope: trio.CancelScope, refusals
 
 
 async def _tell_trouble(consumer: Consumer, topic: str) -> None:
-    """On standard error, each error once: it goes on trying, and silence would look like a topic without messages."""
+    """Print each error once to standard error: the consumer goes on trying, and silence would mean an empty topic."""
     told, before = set[str](), consumer.statistics()
     while True:
         await trio.sleep(TROUBLE_S)

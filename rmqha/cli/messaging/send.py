@@ -37,7 +37,7 @@ SHOWN_REASONS = 5
 
 
 def parse_rate(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """ "500" or "500/s": messages per second."""
+    """Callback of `--rate`: messages per second, of "500" or "500/s"."""
     if value is None:
         return None
     try:

@@ -1,5 +1,5 @@
-"""The input of `rmqha send`: words, the lines of a file, or JSON records, checked whole before the first send; and how
-they are to be sent."""
+"""The input of `rmqha send`: words, the lines of a file, or JSON records, checked whole before the first send; and the
+settings of the sends."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from rmqha.model.message import PROPERTY_DELAY, PROPERTY_TIMER_DELAY_MS, PROPERT
 
 InputFormat = Literal["lines", "jsonl"]
 SPOOL_BYTES = 16 * 1024 * 1024
-"""Standard input is read once and used twice; beyond this size it waits in a temporary file."""
+"""Size of standard input, which is used twice, above which it is kept in a temporary file."""
 MAX_SPOOLED_BYTES = 8 << 30
 LINE_BYTES = MAX_BODY_BYTES + 3
 """The longest line that can be a message, its end, and one byte that tells that there is more."""
 MAX_DELAY_LEVEL = 64
-"""More levels than a broker has; which there are is its own to say."""
+"""Highest delay level that is sent; a broker has fewer, and checks the level itself."""
 UNIQUE_KEY_EXAMPLE = "0" * 32
 
 
@@ -91,7 +91,7 @@ class SendInput:
 
     @contextmanager
     def open(self) -> Iterator[OpenInput]:
-        """Raises UsageError if the file cannot be read."""
+        """Open the input. Raises UsageError if the file cannot be read."""
         if self.path is None:
             yield OpenInput(self, None, "word")
         elif str(self.path) == "-":
@@ -114,8 +114,8 @@ class SendInput:
 
     @contextmanager
     def _spooled(self, stream: IO[bytes], name: str) -> Iterator[OpenInput]:
-        """A copy of input that can be read only once. A line too long for a message ends it here: there may be no
-        other."""
+        """A copy of input that can be read only once. It ends at a line that is too long for a message, which may have
+        no end."""
         with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
             size = 0
             while line := stream.readline(LINE_BYTES):
@@ -132,7 +132,8 @@ class SendInput:
 
 
 class OpenInput:
-    """The messages, as often as asked for. Iterating raises UsageError "SOURCE:LINE: …" for what is not as said."""
+    """The messages of an input, which may be iterated repeatedly. Iterating raises UsageError "SOURCE:LINE: …" for a
+    line of another form."""
 
     def __init__(self, settings: SendInput, stream: IO[bytes] | None, name: str) -> None:
         self._settings = settings
@@ -141,7 +142,7 @@ class OpenInput:
         self.blank_line_count = 0
 
     def check(self) -> int:
-        """Read everything; the number of messages. Raises UsageError also if there is none."""
+        """Read everything and return the number of messages. Raises UsageError also if there is none."""
         message_count = sum(1 for _ in self)
         if not message_count:
             raise UsageError(f"{self._name}: is empty, there is nothing to send")
@@ -189,7 +190,7 @@ class OpenInput:
     def _made(
         self, body: bytes, *, keys: str | None = None, tags: str | None = None, key: str | None = None
     ) -> OutgoingMessage:
-        """A message with what its record names, else with what all messages get."""
+        """A message with the keys, tag and properties of its record, else with those that all messages get."""
         settings = self._settings
         return OutgoingMessage(
             settings.topic,

@@ -17,7 +17,7 @@ from rmqha.model.error import RemoteError, RmqhaError
 
 @dataclass
 class SendReport:
-    """The outcome of each message, as it comes. Gaps lie between two acknowledgements of the run."""
+    """Counts of the outcomes of a run's messages. Gaps lie between two acknowledgements of the run."""
 
     total: int
     acked: TextIO | None = None
@@ -37,7 +37,8 @@ class SendReport:
     def note(
         self, position: int, message: OutgoingMessage, outcome: SendResult | RmqhaError, *, in_turn: bool = False
     ) -> None:
-        """`in_turn`: it was sent when the one before was acknowledged, so that the time between is no gap."""
+        """Note the outcome of a message. `in_turn`: it was sent only when the one before was acknowledged, so that the
+        time between is no gap."""
         line = self.lines.pop(position)
         if not isinstance(outcome, SendResult):
             self.failed += 1
@@ -58,14 +59,14 @@ class SendReport:
             self.acked.write(json.dumps(_acked_line(line, message, outcome, wall_ms), ensure_ascii=False) + "\n")
 
     def note_next(self, items: Sequence[InputMessage], outcome: SendResult) -> None:
-        """Note the outcome of the first of them that was not handed over before."""
+        """Note the outcome of the first of `items` that was not handed over before."""
         item = items[self.handed_over]
         self.lines[self.handed_over] = item.line
         self.handed_over += 1
         self.note(self.handed_over - 1, item.message, outcome, in_turn=True)
 
     def finish(self) -> None:
-        """A gap that no acknowledgement has ended counts too."""
+        """End the run: a gap that no acknowledgement has ended counts too."""
         now_ms = time.monotonic() * 1000
         open_since = self._last_ack_ms or self.started_ms
         if self.acknowledged < self.total and round(now_ms - open_since) > self.longest_gap_ms:

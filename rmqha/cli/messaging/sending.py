@@ -49,7 +49,7 @@ class _Feed:
 async def send_all(
     settings: SendSettings, messages: Iterator[InputMessage], report: SendReport, on_result: OnResult
 ) -> None:
-    """Send all; an interrupt ends it early, what was acknowledged stays counted."""
+    """Send all messages. An interrupt ends the sending early; acknowledged messages stay counted."""
     async with Producer(settings.namesrv, settings.group) as producer:
         await _require_topic(producer, settings)
         async with trio.open_nursery() as nursery:

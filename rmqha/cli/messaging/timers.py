@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmqha.cli.messaging.asking import asked, topic_option
+from rmqha.cli.messaging.asking import ask_admin, topic_option
 from rmqha.cli.moments import local_time
 from rmqha.cli.options import echo_json, namesrv_option, output_option
 from rmqha.cli.plain_table import echo_table
@@ -25,7 +25,7 @@ MAX_TOPICS = 20
 MIN_BAR_COLUMNS = 10
 TOPIC_COLUMNS = [("TOPIC", "left"), ("WAIT", "right")]
 LATE_MS = 2000
-"""Less is the ordinary course of things."""
+"""Time (ms) by which delivery may be late without a note."""
 
 
 @click.command(epilog="Example: rmqha timers --topic orders")
@@ -42,7 +42,7 @@ def timers(topic: str | None, namesrv: str, output: str) -> None:
     """
     from rmqha.ops.messaging.timers import count_waiting
 
-    told = asked(namesrv, lambda admin: count_waiting(admin, topic))
+    told = ask_admin(namesrv, lambda admin: count_waiting(admin, topic))
     if told.silent and not told.answers:
         raise UnreachableError("; ".join(f"{name}: {why}" for name, why in sorted(told.silent.items())))
     if output == "json":

@@ -65,8 +65,8 @@ def config() -> None:
 
 
 def complete_key(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the keys of the node that stands before them; for a change those that apply at once, with "=" behind.
-    None if it does not tell them soon."""
+    """Complete the keys of the node that is named before them; for a change those that apply at once, with "=" behind.
+    None is completed if the node does not answer soon."""
     try:
         state = cluster_or_none(*map(context.params.get, ("namesrv", "controller", "directory")))
         target = context.params.get("node") or context.params.get("target")
@@ -97,7 +97,7 @@ async def _read(names: list[str], state: ClusterState | None, timeout_s: float) 
         return [await read_servers(client, name, state, round(timeout_s * 1000)) for name in names]
 
 
-# --- look -------------------------------------------------------------------------------------------------------------
+# --- read -------------------------------------------------------------------------------------------------------------
 @config.command(epilog="Example: rmqha config show broker-a-1 --effective")
 @node_argument
 @click.option("--effective", is_flag=True, help="All keys; else those whose value is not the default.")
@@ -129,7 +129,7 @@ def show(node: str, effective: bool, state: ClusterState | None, timeout: float,
 
 
 def properties_lines(server: Server, keys: Sequence[Key]) -> list[str]:
-    """A properties file with these keys; what else is told of them stands in comments."""
+    """Lines of a properties file with these keys; default, source and restart stand in comments."""
     kind = server.kind.title if server.is_ours else f"{server.kind.title} of Apache RocketMQ's"
     lines = [f"# {server.name}: {kind} at {server.address}"]
     for key in keys:
@@ -247,8 +247,8 @@ def _pair(text: str) -> tuple[str, str]:
 async def _set(
     names: Sequence[str], wanted: dict[str, str], state: ClusterState | None, timeout_s: float
 ) -> dict[str, list[dict[str, Any]]]:
-    """By node one row per key: before, after, whether it outlives the process. What was changed is read back. Every
-    node is asked, and every change checked, ahead of the first change."""
+    """Change keys at nodes. Returns a row per key, by node: before, after, and True if it survives the process; values
+    are read back. Every node is asked, and every change checked, before the first change."""
     timeout_ms = round(timeout_s * 1000)
     async with open_client() as client:
         servers = {name: await read_servers(client, name, state, timeout_ms) for name in names}

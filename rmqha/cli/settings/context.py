@@ -86,7 +86,7 @@ def add_command(name: str, namesrv: str, controller: str, security: str) -> None
 
 
 def _absolute(file: str) -> str:
-    """The file as every folder finds it. UsageError if it cannot be read."""
+    """The absolute path of a file. UsageError if it cannot be read."""
     if not file:
         return ""
     found = expanded(file).absolute()

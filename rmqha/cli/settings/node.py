@@ -1,6 +1,6 @@
 """The servers that one name stands for, and their keys, by RocketMQ's own requests. Control plane.
 
-A name server with a controller inside is two servers with one name: what one does not know may be a key of the other.
+A name server with a controller inside is two servers with one name: an unknown key of one may be a key of the other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rmqha.wire.config_answer import ToldKeys, parse_keys
 
 
 class ConfigCodes(Enum):
-    """The requests that read and change its keys."""
+    """The requests that read and change a server's keys, by its kind."""
 
     BROKER = (RequestCode.GET_BROKER_CONFIG, RequestCode.UPDATE_BROKER_CONFIG)
     CONTROLLER = (RequestCode.CONTROLLER_GET_CONFIG, RequestCode.CONTROLLER_UPDATE_CONFIG)
@@ -48,7 +48,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key as it counts. `default` None: not known (Apache's); `is_live` likewise."""
+    """The effective value of a key. `default` and `is_live` are None if they are not known, as of Apache's."""
 
     key: str
     value: str
@@ -75,7 +75,7 @@ async def read_servers(client: Caller, name: str, state: ClusterState | None, ti
 
 
 async def _read(client: Caller, name: str, address: str, timeout_ms: int) -> Server:
-    """Read the configuration of a node, whose kind is that of the request it answers: the others are unknown to it."""
+    """Read the configuration of a node. Its kind is that of the request that it answers: it refuses the others."""
     for kind in ConfigCodes:
         try:
             reply = require_success(await client.call(address, Command(kind.value[0]), timeout_ms), address)
@@ -91,8 +91,8 @@ async def _read(client: Caller, name: str, address: str, timeout_ms: int) -> Ser
 
 
 def key_table(server: Server) -> list[Key]:
-    """Every key with its default and where its value comes from, sorted. The keys that a preset of haMode overrules
-    have the value that counts."""
+    """Every key with its default and the source of its value, sorted. Keys that a preset of haMode overrules have the
+    effective value."""
     told = server.keys
     presets = effective_keys(told.values) if server.kind is ConfigCodes.BROKER and server.is_ours else {}
     found = []
@@ -123,7 +123,7 @@ def find_key(servers: list[Server], key: str) -> tuple[Server, str]:
 def plan_changes(servers: list[Server], changes: Mapping[str, str]) -> list[tuple[Server, dict[str, str]]]:
     """The keys to change by server; those that have their value already are left out.
 
-    UsageError for a key that nobody has; RmqhaError for keys that need a restart: then nothing is changed."""
+    UsageError for a key that no server has; RmqhaError for keys that need a restart: then nothing is changed."""
     plan: dict[str, tuple[Server, dict[str, str]]] = {}
     later = []
     for key, value in changes.items():
@@ -143,7 +143,8 @@ def plan_changes(servers: list[Server], changes: Mapping[str, str]) -> list[tupl
 
 
 async def change(client: Caller, server: Server, changes: Mapping[str, str], timeout_ms: int) -> bool:
-    """All or none, durable when it returns; whether that outlives the process. RmqhaError with the server's reason."""
+    """Change keys of a server, all or none. Returns True if the change survives the process. RmqhaError with the
+    server's reason."""
     body = "".join(f"{key}={value}\n" for key, value in changes.items()).encode()
     reply = await client.call(server.address, Command(server.kind.value[1], {}, body), timeout_ms)
     if reply.code != ResponseCode.SUCCESS:

@@ -32,7 +32,7 @@ CASES = {
     "2-3": "its log ends beyond the other's",
     "3-3": "its log begins beyond the other's end",
 }
-"""Words for where a slave's log lies against its master's."""
+"""Words for the place of a slave's log relative to its master's."""
 
 
 @click.group()

@@ -87,7 +87,7 @@ def _choice(options: dict[str, Any]) -> RecordChoice:
 
 @contextmanager
 def until_pipe_closes() -> Iterator[None]:
-    """Stop when the reader of our lines has seen enough, e.g. `head`; nothing more may be written, not even at exit."""
+    """Stop when the reader of the output is gone, e.g. `head`; nothing more may be written, not even at exit."""
     try:
         yield
     except BrokenPipeError:
@@ -96,7 +96,7 @@ def until_pipe_closes() -> Iterator[None]:
 
 @contextmanager
 def progress_bar(text: str) -> Iterator[Progress]:
-    """Progress on standard error, only on a terminal."""
+    """Show progress on standard error, only on a terminal."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
@@ -244,7 +244,7 @@ def _sum_json(item: Sum) -> dict[str, Any]:
 
 
 def _epochs(store: StoreInspection) -> list[tuple[int, int]]:
-    """[] without an epoch file. Raises StoreError for a damaged one."""
+    """Epochs and start offsets of a store; [] without an epoch file. Raises StoreError for a damaged one."""
     if not store.disk.exists(EPOCH_PATH):
         return []
     try:
@@ -260,7 +260,7 @@ def _records(store: StoreInspection, options: dict[str, Any]) -> Iterator[Record
 
 
 def _print(records: Iterator[Record], output: str, body: str, limit: int | None) -> int:
-    """Returns how many were printed."""
+    """Print records. Returns their number."""
     count = 0
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     if limit == 0:

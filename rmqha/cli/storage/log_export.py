@@ -1,4 +1,5 @@
-"""`rmqha log export`: the records into a file that is whole or not there. Parquet needs pyarrow. Control plane."""
+"""`rmqha log export`: records into a file that appears only when it is complete. Parquet needs pyarrow. Control
+plane."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def whole_file(target: Path, *, force: bool) -> Iterator[IO[bytes]]:
 
 
 def export_lines(records: Iterator[Record], target: Path, body_as: str, *, force: bool) -> int:
-    """One JSON object per record and line. Returns the number of records."""
+    """Write records as JSON lines. Returns their number."""
     count = 0
     with whole_file(target, force=force) as out:
         for record in records:
@@ -53,7 +54,7 @@ def export_lines(records: Iterator[Record], target: Path, body_as: str, *, force
 
 
 def export_parquet(records: Iterator[Record], target: Path, body_as: str, *, force: bool) -> int:
-    """One row per record, `body` as bytes. Returns the number of records."""
+    """Write records as Parquet rows, `body` as bytes. Returns their number."""
     if find_spec("pyarrow") is None:
         raise UsageError(
             f"Parquet needs pyarrow: run `{sys.executable} -m pip install 'rmqha[spark]'`, or use --format jsonl"

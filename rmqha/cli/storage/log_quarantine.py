@@ -1,7 +1,7 @@
-"""Files that a store has put aside and never removes by itself: shown, and removed when an operator says so.
+"""Files that a store has put aside and never removes by itself: `rmqha log kept` shows and removes them.
 
-Each is a directory at the root of the store that nobody reads: `replaced-<n>`, `rmqha.cut-<n>`, `rmqha.fsck-<n>`. One
-that goes is renamed first: a broker that makes a new one meanwhile finds no half of an old one under its name.
+Each is a directory at the root of the store that no broker reads: `replaced-<n>`, `rmqha.cut-<n>`, `rmqha.fsck-<n>`. It
+is renamed before its removal: a broker that makes a new one meanwhile finds no half of an old one under its name.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ _BLOCK_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class QuarantineEntry:
-    """`size_bytes` is what it takes on the disk, `changed_at_ms` when anything in it changed last."""
+    """One directory put aside. `size_bytes`: space that it takes on the disk; `changed_at_ms`: time of the last change
+    inside."""
 
     name: str
     what: str
@@ -97,7 +98,8 @@ def _raise(error: OSError) -> None:
 
 
 def remove(store: Path, wanted: list[QuarantineEntry]) -> list[QuarantineEntry]:
-    """Remove these, but for those that have changed since they were looked at; those that are gone. Raises OSError."""
+    """Remove the `wanted` directories, but for those that have changed since. Returns the removed ones. Raises
+    OSError."""
     removed = []
     for item in wanted:
         present = find(store)
@@ -113,7 +115,7 @@ def remove(store: Path, wanted: list[QuarantineEntry]) -> list[QuarantineEntry]:
 
 
 def _age(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    """Milliseconds."""
+    """Callback of an option: an age in milliseconds."""
     found = _AGE.fullmatch(value) if value is not None else None
     if value is not None and found is None:
         raise UsageError(f"--older-than {value!r} is no age: write a number and s, m, h or d, such as 7d")
@@ -172,7 +174,7 @@ def _confirmed(directory: Path, chosen: list[QuarantineEntry], yes: bool) -> lis
 
 
 def words(items: list[QuarantineEntry]) -> str:
-    """ "2 directories with 1.5 MB"."""
+    """The directories in words: "2 directories with 1.5 MB"."""
     size_bytes = sum(item.size_bytes for item in items)
     size = f"{size_bytes / 1e6:,.1f} MB" if size_bytes >= 100_000 else f"{size_bytes:,} bytes"
     return f"{len(items)} {'directory' if len(items) == 1 else 'directories'} with {size}"

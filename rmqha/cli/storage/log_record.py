@@ -28,7 +28,7 @@ MAX_DIGITS = 18
 
 
 def host_text(host: Host) -> str:
-    """address:port, IPv6 in brackets."""
+    """A host as address:port, IPv6 in brackets."""
     address = ip_address(host[0])
     return f"{address}:{host[1]}" if address.version == 4 else f"[{address}]:{host[1]}"
 
@@ -45,7 +45,7 @@ def time_text(stamp_ms: int | None, *, year: bool = True) -> str:
 
 
 def body_of(record: Record) -> tuple[bytes, str]:
-    """(body, ""), or (the stored bytes, why they could not be decompressed)."""
+    """The decompressed body and "", or the stored bytes and the reason why they could not be decompressed."""
     stored = bytes(record.body)
     if not record.sys_flag & SYS_FLAG_COMPRESSED:
         return stored, ""
@@ -56,8 +56,8 @@ def body_of(record: Record) -> tuple[bytes, str]:
 
 
 def to_json(record: Record, body_as: str) -> dict[str, Any]:
-    """RocketMQ's names. `body_as` is "text" (base64 under bodyBase64 where it is no UTF-8), "base64" or "none". A body
-    that cannot be decompressed is given as stored, under bodyStoredBase64."""
+    """A record as JSON, with RocketMQ's names. `body_as`: "text" (base64 under bodyBase64 where it is no UTF-8),
+    "base64" or "none". A body that cannot be decompressed is given as stored, under bodyStoredBase64."""
     properties = decode_properties(record.properties)
     value: dict[str, Any] = {
         "topic": record.topic,
@@ -100,8 +100,8 @@ def json_line(record: Record, body_as: str) -> str:
 
 
 def table_line(record: Record, width: int | None, body_as: str) -> str:
-    """Place, time of storing, tags, keys and body, at most `width` characters (None: all), nothing unprintable. Of a
-    timer message that waits also the time and the topic for which it does."""
+    """A record as a line for people: place, store time, tags, keys and body, at most `width` characters (None: all),
+    nothing unprintable; of a timer message that waits also its time and topic."""
     properties = decode_properties(record.properties)
     place = f"{record.phy_offset:>10} {record.topic}:{record.queue_id}@{record.queue_offset}"
     names = (properties.get(name) for name in (PROPERTY_TAGS, PROPERTY_KEYS))
@@ -117,7 +117,7 @@ def table_line(record: Record, width: int | None, body_as: str) -> str:
 
 
 def _waits_for(record: Record, properties: dict[str, str]) -> str:
-    """ "" of what is no timer message that waits."""
+    """Time and topic of a timer message that waits; "" of any other record."""
     due = properties.get(PROPERTY_TIMER_OUT_MS, "")
     if record.topic != TIMER_TOPIC or not (due.isascii() and due.isdigit() and len(due) <= MAX_DIGITS):
         return ""

@@ -64,7 +64,7 @@ def migrate(directories: tuple[Path, ...], only_check: bool, target: str, output
 
 
 def _give_epochs(found: Migration, directories: tuple[Path, ...]) -> list[str]:
-    """The stores whose epoch file was written."""
+    """Write the epoch files. Returns the stores whose file was written."""
     if not found.needs_epochs:
         return []
     history = common_history(found)
@@ -108,7 +108,7 @@ def steps(found: Migration, written: list[str]) -> list[str]:
 
 
 def older(found: Migration) -> str:
-    """The past that the first master lacks, "" for nothing: log files that only others still keep."""
+    """A sentence on older log files that the first master lacks and others still have; "" if there are none."""
     first = found.reference
     holders = [item for item in found.members if not item.is_empty and item.start_offset < first.start_offset]
     if not holders:

@@ -120,7 +120,7 @@ def archive_command(
 
 
 def _until_told_to_stop(archive: Archive, pause_ms: int | None, output: str) -> None:
-    """Once, or again and again until SIGTERM or SIGINT; then what goes wrong is told and tried again."""
+    """Run the archive once, or repeatedly until SIGTERM or SIGINT; then errors are printed and the run is repeated."""
     stopped = threading.Event()
     if pause_ms is not None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -181,12 +181,12 @@ def _reader_options(texts: Sequence[str]) -> dict[str, str]:
 
 
 def _saying(*, is_quiet: bool) -> Callable[[str], None]:
-    """Says on standard error what goes on."""
+    """A function that prints progress to standard error."""
     return (lambda text: None) if is_quiet else (lambda text: click.echo(text, err=True))
 
 
 def _progress() -> Callable[[str], None]:
-    """Says on standard error what takes so long."""
+    """A function that prints to standard error what takes so long."""
     started = time.monotonic()
 
     def say(text: str) -> None:
@@ -202,7 +202,7 @@ def _rows(answer: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Values that JSON has no form for: bytes as text if they are UTF-8, else {"base64": …}; times as ISO 8601."""
+    """A value JSON-ready: bytes as text if they are UTF-8, else {"base64": …}; times as ISO 8601."""
     if isinstance(value, bytes):
         try:
             return value.decode("utf-8")
@@ -223,10 +223,10 @@ def _cell(value: Any) -> str:
 
 
 TEXT_MIN_COLUMNS = 8
-"""A text is not cut below so many columns of the terminal: rows become blocks instead."""
+"""Columns of the terminal below which a text is not cut: rows become blocks instead."""
 CUT = "…"
 UNCUT_COLUMNS = 1_000_000
-"""Columns of an output that is no terminal: nothing is cut in a pipe."""
+"""Assumed width of an output that is no terminal: nothing is cut in a pipe."""
 
 
 def _print_table(answer: Any) -> None:
@@ -280,7 +280,7 @@ def _fitted(text: str, width: int, is_number: bool) -> str:
 
 
 def _print_blocks(out: Console, names: Sequence[str], cells: Sequence[Sequence[str]], uncut: Sequence[bool]) -> None:
-    """Each row as lines `column  value`, where a table would be wider than the terminal."""
+    """Print each row as lines `column  value`, where a table would be wider than the terminal."""
     from rich.cells import cell_len, set_cell_size
 
     widest = max(map(cell_len, names))

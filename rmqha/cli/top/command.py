@@ -66,7 +66,7 @@ def top(
 async def _once(
     bootstrap: Callable[[], BootstrapAddresses], group: str | None, interval_s: float, timeout_s: float
 ) -> TopSample:
-    """Two looks, for the rates."""
+    """Take two samples, for the rates."""
     async with open_client() as client:
         first = await first_sample(client, bootstrap(), group, timeout_s)
         if not first.snapshot.answered:

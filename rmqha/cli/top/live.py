@@ -27,14 +27,14 @@ from rmqha.wire.lenient_json import loads
 
 ORDER_TIMEOUT_MS = 5000
 CONSUMERS_S = 3.0
-"""Pause between two looks at consumer groups, which cost several requests each."""
+"""Pause (s) between two samples of consumer groups, which cost several requests each."""
 STORY_EVENTS = 14
 FRESH_S = 1.0
-"""A sample may last so long before the one on the screen is called old."""
+"""Time (s) that a sample may take before the one on the screen is called old."""
 
 
 def live(bootstrap: Callable[[], BootstrapAddresses], group: str | None, interval_s: float, timeout_s: float) -> None:
-    """Draw until a key ends it. Raises UsageError for a group that nobody knows."""
+    """Draw until a key ends it. Raises UsageError for an unknown group."""
     with single_keys(sys.stdin.fileno()):
         trio.run(_live, bootstrap, group, interval_s, timeout_s)
 
@@ -67,7 +67,7 @@ async def _live(
                 nursery.cancel_scope.cancel()
 
             async def carry_out(order: PendingAction) -> None:
-                screen.message = await obey(client, order, sample.snapshot)
+                screen.message = await execute_action(client, order, sample.snapshot)
                 draw()
 
             async def tell_story(order: PendingAction) -> None:
@@ -117,7 +117,7 @@ async def story(client: RemotingClient, row: Row) -> list[str]:
 
 
 async def consumer_rows(bootstrap: BootstrapAddresses) -> list[ConsumerRow]:
-    """All consumer groups, those with the most that waits first; none where no name server tells."""
+    """All consumer groups, those with the highest lag first; [] if no name server answers."""
     from rmqha.client.admin import Admin
     from rmqha.ops.messaging import consumer_group
 
@@ -132,8 +132,8 @@ async def consumer_rows(bootstrap: BootstrapAddresses) -> list[ConsumerRow]:
     return sorted(made, key=lambda row: (-row.lag, row.name))
 
 
-async def obey(client: RemotingClient, order: PendingAction, snapshot: ClusterSnapshot) -> str:
-    """Ask the leading controller for it; what came of it, as a sentence."""
+async def execute_action(client: RemotingClient, order: PendingAction, snapshot: ClusterSnapshot) -> str:
+    """Ask the leading controller for an action. Returns the outcome as a sentence."""
     row = order.row
     controllers = [word.address for word in snapshot.of_kind(ServerKind.CONTROLLER)]
     if order.action is TopAction.SWITCH:

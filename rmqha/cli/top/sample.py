@@ -1,4 +1,4 @@
-"""One sample of everybody for `rmqha top`, judged beside the one before it. Control plane."""
+"""Samples of a cluster for `rmqha top`, judged beside the one before. Control plane."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from rmqha.ops.survey import BootstrapAddresses, Survey, SurveyScope
 
 @dataclass(slots=True)
 class TopSample:
-    """One sample of everybody, beside the one before it."""
+    """One sample of a cluster, with rates since the one before it."""
 
     snapshot: ClusterSnapshot = field(default_factory=ClusterSnapshot)
     at_s: float = 0.0
     at: str = ""
-    """Time of day when it began: what is shown is not younger."""
+    """Time of day when it began: the values shown are not younger."""
     rows: list[Row] = field(default_factory=list)
     health: Health = field(default_factory=lambda: judge(ClusterSnapshot(), []))
 
 
 async def first_sample(client: Caller, bootstrap: BootstrapAddresses, group: str | None, timeout_s: float) -> TopSample:
-    """A sample from which the rates of the next one count; it is judged only if nobody answers. Raises UsageError for a
-    group that nobody knows."""
+    """A sample from which the rates of the next one count; it is judged only if no node answers. Raises UsageError for
+    an unknown group."""
     at = f"{datetime.now():%H:%M:%S}"
     found = await Survey(client, bootstrap, timeout_s, group, SurveyScope.NAMED).run()
     chosen = _chosen(found, group)
@@ -38,7 +38,7 @@ async def first_sample(client: Caller, bootstrap: BootstrapAddresses, group: str
 async def take_sample(
     client: Caller, bootstrap: BootstrapAddresses, group: str | None, timeout_s: float, before: TopSample
 ) -> TopSample:
-    """Raises UsageError for a group that nobody knows."""
+    """A sample with the rates since `before`. Raises UsageError for an unknown group."""
     at = f"{datetime.now():%H:%M:%S}"
     found = (await Survey(client, bootstrap, timeout_s, group).run()).after(before.snapshot.replicas)
     chosen = _chosen(found, group)

@@ -32,7 +32,7 @@ EXPLAINED = (
 )
 BARS = "▁▂▃▄▅▆▇█"
 TREND = 40
-"""Looks in a sparkline."""
+"""Samples in a sparkline."""
 COLUMNS = [
     ("", "left"),
     ("NODE", "left"),
@@ -85,15 +85,15 @@ class TopAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PendingAction:
-    """The operator has said yes to it; a story needs no yes."""
+    """An action that the operator has confirmed; a story needs no confirmation."""
 
     action: TopAction
     row: Row
 
 
 class Screen:
-    """`rows`, `health` and `consumers` are of the last look, `message` is what the last key or order came to. `story`:
-    lines about the selected replica; `release`: what the nodes run."""
+    """State of the screen. `rows`, `health` and `consumers` are of the last sample; `message`: outcome of the last key
+    or action; `story`: lines about the selected replica; `release`: release that the nodes run."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -138,7 +138,7 @@ class Screen:
         return next((row for row in self.rows if row.address == self._selected), None)
 
     def press(self, key: str) -> PendingAction | None:
-        """An order to carry out, None if there is nothing to do."""
+        """Handle a key. Returns an action to carry out, None without one."""
         asked, self._asked = self._asked, None
         if self._types:
             self._type(key)
@@ -212,8 +212,8 @@ class Screen:
 
     # --- view -------------------------------------------------------------------------------------------------------
     def render(self, at: str, *, keys: bool = True, overdue_s: float | None = None) -> list[Text | Table]:
-        """The whole screen, 80 columns wide. `at`: the time of the look. `overdue_s`: how long the next one has lasted,
-        if it should have ended by now."""
+        """The whole screen, 80 columns wide. `at`: time of the sample. `overdue_s`: time (s) that the next one has
+        taken, if it should have ended by now."""
         parts: list[Text | Table] = [self._head(at, overdue_s)]
         parts += {
             TopView.REPLICAS: lambda: self._replicas(keys),

@@ -15,7 +15,7 @@ ARROWS = {b"\x1b[A": "up", b"\x1b[B": "down", b"\x1bOA": "up", b"\x1bOB": "down"
 
 @contextmanager
 def single_keys(handle: int) -> Iterator[None]:
-    """The terminal hands over each key at once and shows none; as it was when this ends."""
+    """Context manager: the terminal gives each key at once and shows none; its settings are restored at the end."""
     before = termios.tcgetattr(handle)
     tty.setcbreak(handle)
     try:
@@ -25,7 +25,8 @@ def single_keys(handle: int) -> Iterator[None]:
 
 
 def parse_keys(data: bytes) -> list[str]:
-    """The keys in what was read: characters, "up", "down" and "esc"; other keys that send an escape are left out."""
+    """The keys in bytes that were read: characters, "up", "down" and "esc"; other keys that send an escape are left
+    out."""
     if data == b"\x1b":
         return ["esc"]
     if data.startswith(b"\x1b"):

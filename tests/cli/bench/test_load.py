@@ -247,8 +247,8 @@ def test_a_rate_that_was_not_reached_and_a_client_that_is_late_are_said() -> Non
 def test_what_people_see() -> None:
     figures = Figures("produce", "latency", OWN, 100, 100.0, filled(1000, 1000, 900_000), filled(5), 3.0, done=3)
     figures.counts, figures.interrupted = {"acknowledged": 3, "failed": 0}, True
-    figures.because("a", "no route to g-a")
-    figures.because("a", "no route to g-b")
+    figures.add_failure("a", "no route to g-a")
+    figures.add_failure("a", "no route to g-b")
     out = io.StringIO()
     figures.show(Printer(out, 80, is_styled=False))
     text = out.getvalue()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from rmqha.cli.diagnosis.checks.elsewhere import examine_elsewhere
+from rmqha.cli.diagnosis.checks.remote import examine_remote_nodes
 from rmqha.cli.main import main
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.config.servers import BrokerConfig
@@ -51,7 +51,7 @@ async def test_clocks_keys_and_silent_nodes_are_told_of_each() -> None:
         as_name_server(name_server, [one.address, two.address, NOBODY])
         as_replica(one, 1, ahead_ms=60_000)
         as_replica(two, 2, total_replicas=5)
-        nodes, findings = await examine_elsewhere((name_server.address,), (), None, 3.0)
+        nodes, findings = await examine_remote_nodes((name_server.address,), (), None, 3.0)
     names = {"broker-a-1", "broker-a-2", NOBODY, "127.0.0.1:2"}
     assert {node.name for node in nodes} == names, "Apache's name server is none of ours"
     found = wrong(findings)
@@ -67,15 +67,15 @@ async def test_one_node_alone_and_a_name_that_nobody_has() -> None:
     async with peers(2) as (name_server, one):
         as_name_server(name_server, [one.address])
         as_replica(one, 1)
-        nodes, _ = await examine_elsewhere((name_server.address,), (), "broker-a-1", 3.0)
+        nodes, _ = await examine_remote_nodes((name_server.address,), (), "broker-a-1", 3.0)
         assert [node.name for node in nodes] == ["broker-a-1"]
         with pytest.raises(UsageError, match=r"there is no node broker-a-7; that cluster has .*broker-a-1"):
-            await examine_elsewhere((name_server.address,), (), "broker-a-7", 3.0)
+            await examine_remote_nodes((name_server.address,), (), "broker-a-7", 3.0)
 
 
 async def test_a_cluster_that_does_not_answer_is_one_sentence() -> None:
     with pytest.raises(UnreachableError, match="nobody of that cluster answers"):
-        await examine_elsewhere((NOBODY,), (), None, 1.0)
+        await examine_remote_nodes((NOBODY,), (), None, 1.0)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ FOUND = WaitingMessages.from_json(
 
 
 def run(monkeypatch: pytest.MonkeyPatch, told: BrokerAnswers[WaitingMessages], *arguments: str) -> Any:
-    monkeypatch.setattr(timers, "asked", lambda namesrv, question: told)
+    monkeypatch.setattr(timers, "ask_admin", lambda namesrv, question: told)
     return CliRunner(env={"COLUMNS": "80"}).invoke(timers.timers, ["--namesrv", "127.0.0.1:1", *arguments])
 
 

@@ -1,1 +1,1 @@
-"""The checks of `rmqha doctor`, by what they look at."""
+"""The checks of `rmqha doctor`, by their subjects."""

@@ -1,4 +1,4 @@
-"""Checks of what running nodes answer: whether they do, their clocks, their keys, what the controllers know of them."""
+"""Checks of running nodes by their answers: reachability, clocks, keys, and the controllers' record of them."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def _server(key: str, address: str, members: Sequence[NodeUnderTest], find
 
 def _silent(node_under_test: NodeUnderTest, reason: str) -> Finding:
     name = node_under_test.name
-    if node_under_test.is_elsewhere:
+    if node_under_test.is_remote:
         fix = "see on its machine whether it runs, and whether its port is open from here"
         return wrong(name, "answers", f"it is of no use from here: {reason}", fix)
     assert node_under_test.process is not None
@@ -155,7 +155,7 @@ async def _security(client: RemotingClient, node_under_test: NodeUnderTest, foun
 
 
 def judge_refusal(name: str, replica: ReplicaState) -> list[Finding]:
-    """A replica that runs, answers and follows nobody, since following would cost it what it holds for committed."""
+    """Finding on a replica that runs, answers and follows no master, since it would lose what it knows as committed."""
     if not replica.refusal:
         return []
     sentence = f"it follows nobody, and the group lacks it: {replica.refusal}"
@@ -163,7 +163,8 @@ def judge_refusal(name: str, replica: ReplicaState) -> list[Finding]:
 
 
 def judge_role(name: str, replica: ReplicaState) -> list[Finding]:
-    """A replica that the controllers do not take, and a master that takes nothing: both run and answer."""
+    """Findings on a replica that the controllers refuse, and on a master that takes no messages: both run and
+    answer."""
     found = []
     if replica.controller_refusal:
         sentence = f"they refuse it, and its group lacks it: {replica.controller_refusal}"
@@ -176,7 +177,7 @@ def judge_role(name: str, replica: ReplicaState) -> list[Finding]:
 
 
 def judge_unsaved(name: str, controller: ControllerState) -> list[Finding]:
-    """A controller that answers, and whose disk finishes nothing."""
+    """Finding on a controller that answers, and whose disk completes no write."""
     problem = unsaved_words(controller.raft.unsaved_ms)
     return [wrong(name, "disk", problem, STALL_FIX)] if problem else []
 
@@ -220,7 +221,7 @@ async def _ask(client: RemotingClient, node_under_test: NodeUnderTest, found: An
 
 
 async def _reach(node_under_test: NodeUnderTest, config: BrokerConfig, found: Answers) -> None:
-    """Dial the addresses that others are told, to see if they lead to something."""
+    """Dial the advertised addresses, to see if a server listens there."""
     for key, address in (("brokerIP1", config.address), ("brokerIP2", config.ha_address)):
         try:
             stream = await dial(address, DIAL_TIMEOUT_MS)
@@ -237,8 +238,8 @@ async def _reach(node_under_test: NodeUnderTest, config: BrokerConfig, found: An
 
 
 def _judge_keys(node_under_test: NodeUnderTest, found: Answers) -> list[Finding]:
-    """The file may have been changed since the start."""
-    if node_under_test.broker is None or not found.keys or node_under_test.is_elsewhere:
+    """Findings on keys that differ from the file, which may have been changed since the start."""
+    if node_under_test.broker is None or not found.keys or node_under_test.is_remote:
         return []  # elsewhere there is no file to compare with
     wanted, live = node_under_test.broker.to_properties(), BrokerConfig.live_keys
     later = [
@@ -261,7 +262,7 @@ def _judge_keys(node_under_test: NodeUnderTest, found: Answers) -> list[Finding]
 
 
 def judge_clocks(answers: Mapping[str, Answers]) -> list[Finding]:
-    """Clocks against this machine's, and whether one was set while its node ran."""
+    """Findings on clocks that differ from this machine's, or that were set while their node ran."""
     findings = []
     known = {name: item for name, item in answers.items() if item.clock_offset_ms is not None}
     for name, item in known.items():
@@ -292,7 +293,7 @@ async def _controllers(
     findings: list[Finding],
     timeout_s: float,
 ) -> None:
-    """Each group's replicas as the controllers have them, against identity files and configured addresses."""
+    """Compare the controllers' record of each group's replicas with identity files and configured addresses."""
     groups: dict[str, list[NodeUnderTest]] = {}
     for node_under_test in nodes:
         if node_under_test.broker is not None and node_under_test.broker.enable_controller_mode:
@@ -327,7 +328,7 @@ def _no_controller(name: str, reason: str) -> Finding:
 def judge_record(
     group: str, members: Sequence[NodeUnderTest], store_facts: Mapping[str, StoreFacts], record: Mapping[str, Any]
 ) -> list[Finding]:
-    """`record` is an answer to request 52010."""
+    """Findings on a group by the controllers' `record`, an answer to request 52010."""
     replicas = {int(item["brokerId"]): item for item in record["replicas"]}
     findings = []
     for member in members:

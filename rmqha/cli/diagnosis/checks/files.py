@@ -52,7 +52,7 @@ class StoreFacts:
 
 # --- configuration ----------------------------------------------------------------------------------------------------
 def check_config(node_under_test: NodeUnderTest) -> Iterator[Finding]:
-    """The keys as the server would read them, then those that are allowed and dangerous."""
+    """Findings on the keys as the server would read them, then on keys that are allowed and dangerous."""
     if node_under_test.problem:
         yield wrong(node_under_test.name, "config", node_under_test.problem, f"edit {node_under_test.source}")
         return
@@ -110,7 +110,7 @@ def _broker_risks(node_under_test: NodeUnderTest, config: BrokerConfig) -> Itera
 
 
 def _has_controller(node_under_test: NodeUnderTest) -> bool:
-    """Itself, or beside its name server."""
+    """True if the node is a controller, or a name server with one inside."""
     embeds = node_under_test.properties.get("enableControllerInNamesrv") == "true"
     return node_under_test.kind is not NodeKind.NAMESRV or embeds
 
@@ -134,8 +134,8 @@ def _controller_risks(node_under_test: NodeUnderTest) -> Iterator[Finding]:
 
 
 def check_advertised(node_under_test: NodeUnderTest, config: BrokerConfig) -> Iterator[Finding]:
-    """brokerIP1 and brokerIP2: others are told them, so they must lead here (ruling 23). What the server refuses itself
-    is not asked again."""
+    """Findings on brokerIP1 and brokerIP2: they are advertised, so they must lead here (ruling 23). Values that the
+    server refuses itself are not checked again."""
     name, source = node_under_test.name, node_under_test.source
     told = {"brokerIP1": config.broker_ip1 or config.listen_address}
     told["brokerIP2"] = config.broker_ip2 or told["brokerIP1"]
@@ -223,7 +223,7 @@ def _epochs(node_under_test: NodeUnderTest, store_facts: StoreFacts) -> Iterator
 
 
 def _timers(node_under_test: NodeUnderTest, store_facts: StoreFacts) -> Iterator[Finding]:
-    """Files of timer messages: Apache's broker goes by all of them, ours by its progress."""
+    """Findings on the files of timer messages: Apache's broker uses all of them, ours its own progress."""
     from rmqha.host.clock import HostClock
 
     name, place = node_under_test.name, node_under_test.data
@@ -273,7 +273,7 @@ def _tables(node_under_test: NodeUnderTest, store_facts: StoreFacts) -> Iterator
 
 
 def _overrides(node_under_test: NodeUnderTest, store_facts: StoreFacts) -> Iterator[Finding]:
-    """Keys set while it ran win over its file, which people forget."""
+    """Findings on keys that were set while the broker ran: they win over its file, which is easily forgotten."""
     assert node_under_test.data is not None
     path = node_under_test.data / OVERRIDES_PATH
     if not path.exists():
@@ -315,7 +315,7 @@ def _kept(node_under_test: NodeUnderTest, store_facts: StoreFacts) -> Iterator[F
 
 # --- groups -----------------------------------------------------------------------------------------------------------
 def check_groups(nodes: Sequence[NodeUnderTest], store_facts: Mapping[str, StoreFacts]) -> Iterator[Finding]:
-    """The replicas of a group against each other."""
+    """Compare the replicas of each group with each other."""
     yield from _accounts(nodes)
     groups: dict[str, list[NodeUnderTest]] = {}
     for node_under_test in nodes:
@@ -371,7 +371,7 @@ def _same_ids(name: str, members: Sequence[NodeUnderTest], store_facts: Mapping[
 
 
 def _histories(name: str, members: Sequence[NodeUnderTest], store_facts: Mapping[str, StoreFacts]) -> Iterator[Finding]:
-    """Histories of stopped replicas: where they parted from the one that an election would take."""
+    """Findings on stopped replicas whose histories part from that of the one that an election would take."""
     stopped = [
         (member, history) for member in members if not member.running and (history := store_facts[member.name].epochs)
     ]

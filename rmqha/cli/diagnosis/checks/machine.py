@@ -1,4 +1,4 @@
-"""Checks by the operating system's word: processes, ports, descriptors, disks, memory."""
+"""Checks by the operating system: processes, ports, descriptors, disks, memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rmqha.store.log.commit_log import DIRECTORY as LOG_DIRECTORY
 from rmqha.store.meta.boot_file import ABORT_PATH
 
 CONNECTION_COUNT = 1_000
-"""Descriptors that a broker is left for clients, slaves and servers."""
+"""Number of descriptors that a broker should have for clients, slaves and servers."""
 SYNC_LIMIT_S, SYNC_COUNT = 1.5, 60
 SLOW_SYNC_US = 50_000
 MIB = 1 << 20
@@ -33,7 +33,7 @@ PRESSURE_PERCENT = 10.0
 IO_PRESSURE_PERCENT = 50.0
 CGROUPS = Path("/sys/fs/cgroup")
 LEAST_FILES = 256
-"""Room for new files below which a broker may soon end: it makes some for each queue."""
+"""Number of further files below which a broker may soon end: it makes some for each queue."""
 
 
 # --- processes and ports ----------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def _stat(pid: int) -> str:
 
 
 def check_ports(nodes: Sequence[NodeUnderTest]) -> Iterator[Finding]:
-    """Each port is listened on by its node, or free for it."""
+    """Findings on ports that are neither listened on by their node nor free for it."""
     owners = listening({port.number for node_under_test in nodes for port in node_under_test.ports})
     for node_under_test in nodes:
         troubles = [
@@ -124,8 +124,8 @@ def _port_trouble(
 
 # --- descriptors ------------------------------------------------------------------------------------------------------
 def check_descriptors(node_under_test: NodeUnderTest) -> Iterator[Finding]:
-    """Clients connect to name servers and brokers; a broker keeps every file of its log, queues and index open and
-    mapped."""
+    """Findings on limits of descriptors: clients connect to name servers and brokers, and a broker keeps every file of
+    its log, queues and index open and mapped."""
     is_broker = node_under_test.kind is NodeKind.BROKER
     if (node_under_test.data is None and is_broker) or node_under_test.kind is NodeKind.CONTROLLER:
         return
@@ -151,7 +151,7 @@ def check_descriptors(node_under_test: NodeUnderTest) -> Iterator[Finding]:
 
 
 def count_files(store: Path) -> int:
-    """Files of the log, its queues and its index."""
+    """Number of files of the log, its queues and its index."""
     folders = ("commitlog", "consumequeue", "batchconsumequeue", "index")
     return sum(
         1 for folder in folders for path in (store / folder).rglob("*") if is_run_name(path.name) or folder == "index"
@@ -180,7 +180,7 @@ def _number(path: Path, default: int) -> int:
 
 # --- disks ------------------------------------------------------------------------------------------------------------
 def check_disk(node_under_test: NodeUnderTest) -> Iterator[Finding]:
-    """Space against the watermarks, and whether the file system is one that keeps what it is given."""
+    """Findings on a disk's space against the watermarks, and on file systems that are not durable."""
     if node_under_test.data is None:
         return
     for place in places_of(node_under_test.data):
@@ -290,7 +290,7 @@ def check_syncs(nodes: Sequence[NodeUnderTest]) -> Iterator[Finding]:
 
 # --- memory -----------------------------------------------------------------------------------------------------------
 def check_memory(running: Collection[NodeUnderTest], log_file_bytes: int) -> Iterator[Finding]:
-    """This machine's memory and page cache, and what of our processes is swapped out."""
+    """Findings on this machine's memory and page cache, and on our processes' swapped memory."""
     info = parse_sizes(_text(Path("/proc/meminfo")))
     total, available = info.get("MemTotal", 0), info.get("MemAvailable", 0)
     words = f"{available // MIB:,} of {total // MIB:,} MiB available"
@@ -319,8 +319,8 @@ def check_memory(running: Collection[NodeUnderTest], log_file_bytes: int) -> Ite
 
 
 def check_memory_limit(root: Path = CGROUPS) -> Iterator[Finding]:
-    """Memory of this container that the kernel cannot take back, against its limit. The page cache counts as used to a
-    control group, and fills any limit beside a log."""
+    """Finding on this container's memory that the kernel cannot take back, against its limit. A control group counts
+    the page cache as used too, which fills any limit beside a log."""
     if (root / "memory.max").exists():
         directory, limit_file, used_file, prefix = root, "memory.max", "memory.current", ""
     else:
@@ -339,7 +339,7 @@ def check_memory_limit(root: Path = CGROUPS) -> Iterator[Finding]:
 
 
 def parse_counts(text: str) -> dict[str, int]:
-    """Lines `name 12`."""
+    """Numbers by name, of lines `name 12`."""
     lines = (line.split() for line in text.splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) == 2 and words[1].isdigit()}
 
@@ -357,7 +357,7 @@ def _pressure() -> Iterator[Finding]:
 
 
 def parse_pressure(text: str) -> float | None:
-    """`some avg60` of a file of /proc/pressure in percent, None if it is not there."""
+    """Value `some avg60` in percent of a file of /proc/pressure, None if it is not there."""
     for line in text.splitlines():
         if line.startswith("some "):
             fields = dict(item.split("=") for item in line.split()[1:] if "=" in item)
@@ -366,7 +366,7 @@ def parse_pressure(text: str) -> float | None:
 
 
 def parse_sizes(text: str) -> dict[str, int]:
-    """Lines `Name: 12 kB` as bytes."""
+    """Sizes in bytes by name, of lines `Name: 12 kB`."""
     found = {}
     for line in text.splitlines():
         key, _, rest = line.partition(":")

@@ -10,13 +10,13 @@ from pathlib import Path
 MOUNTS = Path("/proc/self/mountinfo")
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs", "devtmpfs")
 ESCAPED = re.compile(r"\\([0-7]{3})")
-"""A space, tab, line feed or backslash of a name, as the kernel writes it: nothing else is escaped."""
+"""Pattern of an escaped character: the kernel escapes only a space, tab, line feed or backslash of a name."""
 ON_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "ceph", "glusterfs", "9p", "afs", "lustre")
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """`kind` is the file system's name, "?" if the kernel does not tell."""
+    """A mounted file system. `kind`: its name, "?" if the kernel does not tell it."""
 
     point: str
     kind: str

@@ -26,7 +26,7 @@ _BROKER_KEYS = ("brokerName", "brokerClusterName", "storePathRootDir", "haListen
 
 @dataclass(frozen=True, slots=True)
 class ListeningPort:
-    """`key` is what moves it. `host` "": that of the node."""
+    """A port on which a node listens. `key`: the configuration key that sets it; `host` "": that of the node."""
 
     number: int
     key: str
@@ -35,7 +35,7 @@ class ListeningPort:
 
 @dataclass(slots=True)
 class NodeUnderTest:
-    """A node as its configuration says it is. `problem` is why that cannot be read, then little else is known."""
+    """A node by its configuration. `problem`: the reason why that cannot be read; little else is known then."""
 
     name: str
     kind: NodeKind
@@ -54,12 +54,12 @@ class NodeUnderTest:
     process: Process | None = None
     in_cluster: bool = False
     """True if commands such as `rmqha start` can name the node."""
-    is_elsewhere: bool = False
+    is_remote: bool = False
     """True if machine and process of the node are not visible from here; it counts as running."""
 
     @property
     def running(self) -> bool:
-        return self.is_elsewhere or (self.process is not None and self.process.alive)
+        return self.is_remote or (self.process is not None and self.process.alive)
 
     @property
     def start_command(self) -> str:
@@ -125,7 +125,7 @@ def _of_properties(name: str, kind: NodeKind, path: Path) -> NodeUnderTest:
 
 
 def _check(node_under_test: NodeUnderTest, path: Path) -> None:
-    """Let the server itself read the file; those above this package come by name only. Raises RmqhaError."""
+    """Let the server's own parser read the file; packages above this one are imported by name. Raises RmqhaError."""
     from rmqha.cli.main import cli
 
     command = cli.get_command(click.Context(cli), node_under_test.kind.value)
@@ -136,7 +136,7 @@ def _check(node_under_test: NodeUnderTest, path: Path) -> None:
 
 
 def _fill(node_under_test: NodeUnderTest) -> None:
-    """Addresses, ports and directories by the keys; as far as they can be read."""
+    """Set addresses, ports and directories by the keys, as far as these can be read."""
     given = node_under_test.properties
     node_under_test.host = given.get("listenAddress", "127.0.0.1")
     if node_under_test.kind is NodeKind.BROKER:

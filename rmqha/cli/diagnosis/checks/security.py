@@ -1,4 +1,4 @@
-"""Files of certificates, accounts and credentials: as they stand, and as a running node has them."""
+"""Checks of files of certificates, accounts and credentials: on disk, and as a running node has them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rmqha.ops.finding import Finding, ok, warn, wrong
 
 
 def check_security(node_under_test: NodeUnderTest) -> Iterator[Finding]:
-    """The files that its configuration names, as the server would read them now."""
+    """Findings on the files that a configuration names, as the server would read them now."""
     if node_under_test.problem:
         return
     names = ServerConfig.keys()
@@ -58,7 +58,7 @@ def _beginning(node_under_test: NodeUnderTest, item: LiveFiles[Any], now_ms: int
 
 
 def check_data(node_under_test: NodeUnderTest) -> Iterator[Finding]:
-    """Messages that other users of this machine may read: of a store that was made before its files were closed."""
+    """Finding on messages that other users of this machine may read, in a store of an older release."""
     if node_under_test.data is None or not node_under_test.data.is_dir():
         return
     for path in (node_under_test.data, *sorted(node_under_test.data.iterdir())):
@@ -71,7 +71,7 @@ def check_data(node_under_test: NodeUnderTest) -> Iterator[Finding]:
 
 
 def judge_security(node_under_test: NodeUnderTest, told: Mapping[str, Any]) -> Iterator[Finding]:
-    """From the answer to request 52017."""
+    """Findings on the files of a running node, by its answer to request 52017."""
     for row in told["files"]:
         if row["problem"]:
             sentence = f"{row['key']}: {row['problem']}; what it held before is in force"

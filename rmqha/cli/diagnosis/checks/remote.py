@@ -1,4 +1,4 @@
-"""Nodes of a cluster elsewhere, examined as far as questions lead: what they answer, what they run with, how they are
+"""Checks of a cluster elsewhere, as far as requests can tell: its nodes' answers, their keys, their addresses as
 reached from here."""
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from rmqha.ops.survey import BootstrapAddresses, Survey
 NOT_FROM_HERE = "files, disks, syncs, descriptors and memory are seen on the machine itself"
 
 
-async def examine_elsewhere(
+async def examine_remote_nodes(
     name_servers: tuple[str, ...], controllers: tuple[str, ...], name: str | None, timeout_s: float
 ) -> tuple[list[NodeUnderTest], list[Finding]]:
-    """The nodes that these name, or the one called `name`, and the findings. Raises UnreachableError if nobody answers,
-    UsageError for a name that they do not know."""
+    """The nodes that these servers name, or the one called `name`, and the findings. Raises UnreachableError if none
+    answers, UsageError for an unknown name."""
     async with RemotingClient() as client:
         snapshot = await Survey(client, BootstrapAddresses(name_servers, controllers), FIND_S).run()
     nodes = nodes_of(snapshot)
@@ -50,7 +50,7 @@ def _is_apaches_name_server(report: NodeReport) -> bool:
 
 def _node(report: NodeReport) -> NodeUnderTest:
     found = NodeUnderTest(report.title, KINDS[report.kind], f"the file of {report.title}", None, report.keys)
-    found.address, found.is_elsewhere = report.address, True
+    found.address, found.is_remote = report.address, True
     if report.kind is ServerKind.CONTROLLER:
         found.controller_address = report.address
     if report.kind is ServerKind.BROKER and report.keys:
