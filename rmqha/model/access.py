@@ -239,7 +239,7 @@ _IGNORED_KEYS = ("dataVersion",)
 
 
 def parse_access_list(document: Any, source: str) -> AccessList:
-    """From the decoded YAML document. Raises ConfigError, one sentence; secret keys are never shown."""
+    """The access list in a decoded YAML document. Raises ConfigError, one sentence; secret keys are never shown."""
     if not isinstance(document, dict):
         raise ConfigError(f"{source}: expected the keys globalWhiteRemoteAddresses and accounts")
     _check_keys(document, ("globalWhiteRemoteAddresses", "accounts", *_IGNORED_KEYS), source)

@@ -63,19 +63,20 @@ class EpochHistory:
         return self._entries[index + 1].start_offset if index + 1 < len(self._entries) else open_end
 
     def appended(self, entry: EpochEntry) -> EpochHistory | None:
-        """With `entry` added, or None unless both its numbers exceed those of the last entry."""
+        """The history with `entry` added, or None unless both its numbers exceed those of the last entry."""
         last = self.last
         if last is not None and (entry.epoch <= last.epoch or entry.start_offset <= last.start_offset):
             return None
         return EpochHistory((*self._entries, entry))
 
     def truncated(self, end_offset: PhyOffset) -> EpochHistory:
-        """Without the entries that start at or after `end_offset`."""
+        """The history without the entries that start at or after `end_offset`."""
         return EpochHistory(entry for entry in self._entries if entry.start_offset < end_offset)
 
     def trimmed(self, start_offset: PhyOffset) -> EpochHistory:
-        """Without the entries that end before `start_offset`; the first one left may start below it. The one that ends
-        right there stays: by it a log from which all was removed still agrees with one that ends at that point."""
+        """The history without the entries that end before `start_offset`; the first one left may start below it. An
+        entry that ends right there stays: by it a log from which all was removed still agrees with one that ends at
+        that point."""
         ends = (self.end_offset(index) for index in range(len(self)))
         return EpochHistory(entry for entry, end in zip(self, ends, strict=True) if end >= start_offset)
 

@@ -43,8 +43,8 @@ class StoreError(RmqhaError):
 
 
 class DamagedError(StoreError):
-    """`phy_offset`: which record of the log it is, −1 if it is none; `size_bytes`: its size by its queue's entry, 0 if
-    none was asked."""
+    """One place of a file is damaged. `phy_offset`: offset of the record of the log that it is, −1 if it is none;
+    `size_bytes`: its size by its queue's entry, 0 if that was not read."""
 
     def __init__(self, text: str, phy_offset: int = -1, size_bytes: int = 0) -> None:
         super().__init__(text)

@@ -112,9 +112,10 @@ _UNIQUE_KEY_TAIL = struct.Struct(">HIIH")
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """`name 0x01 value 0x02` for each pair, in the mapping's order: every mapping that `decode_properties` gives can be
-    written, a value that holds 0x01 too. ValueError if a name is empty or holds a separator, if a value holds 0x02, or
-    if something cannot be UTF-8; the caller checks MAX_PROPERTIES_BYTES after adding its own pairs."""
+    """Properties as stored, `name 0x01 value 0x02` for each pair, in the mapping's order: every mapping that
+    `decode_properties` gives can be encoded, a value that holds 0x01 too. ValueError if a name is empty or holds a
+    separator, if a value holds 0x02, or if something cannot be UTF-8; the caller checks MAX_PROPERTIES_BYTES after
+    adding its own pairs."""
     text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
     if text.count("\x02") != len(properties) or "" in properties or "\x01" in "".join(properties):
         raise ValueError("a property's name is empty or holds the character 0x01, or a name or value holds 0x02")

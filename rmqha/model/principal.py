@@ -33,9 +33,9 @@ class Principal:
         denied: Callable[[Any, str], None] | None = None,
         host: str = "",
     ) -> None:
-        """Without `accounts` it may everything: a server that asks for none, or an address that needs none. `denied` is
-        to be called by whoever refuses a request that was let in, with the request and the reason. `host`:
-        the address it asks from."""
+        """Make a principal. Without `accounts` it may do everything: the server asks for none, or the address needs
+        none. `denied` is called with the request and the reason when a request is refused after it was let in. `host`:
+        address of the client."""
         self._accounts = accounts
         self.host = host
         self.access_key = access_key

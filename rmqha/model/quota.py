@@ -58,7 +58,7 @@ def parse_overrides(text: str, source: str) -> tuple[dict[str, Limit], dict[str,
 
 
 class TokenBucket:
-    """In thousandths of what is counted, so that a millisecond brings a whole number."""
+    """Token bucket of one quota. It counts thousandths, so that a millisecond brings a whole number."""
 
     __slots__ = ("_at_ms", "_level", "_per_second", "_promised_ms")
 
@@ -111,7 +111,7 @@ class _Buckets:
         return max(waits_ms, default=0)
 
     def take(self, size_bytes: int, count: int = 1) -> None:
-        """`count` -1 gives a request back."""
+        """Take `count` requests and their bytes out of the quota; -1 gives a request back."""
         if self.requests is not None:
             self.requests.take(count)
         if self.size is not None:

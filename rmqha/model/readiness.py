@@ -9,7 +9,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Readiness:
-    """`reason` says in words why it is not ready; `facts` are more of /role, JSON-ready."""
+    """Readiness of a server. `reason`: a sentence why it is not ready; `facts`: further members of /role,
+    JSON-ready."""
 
     role: str
     ready: bool

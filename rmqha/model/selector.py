@@ -149,7 +149,8 @@ def _parse(expression: str) -> Selector:
 
 
 class _Node(NamedTuple):
-    """`is_truth`: its value is true, false or NULL. `name` is set for a property, `is_constant` for a literal."""
+    """A node of an expression. `is_truth`: its value is true, false or NULL. `name` is set for a property,
+    `is_constant` for a literal."""
 
     evaluate: Evaluate
     is_truth: bool = False

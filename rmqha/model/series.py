@@ -40,7 +40,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Sample:
-    """`suffix` is "", or "_bucket", "_sum" or "_count" of a histogram."""
+    """One value of a metric. `suffix` is "", or "_bucket", "_sum" or "_count" of a histogram."""
 
     labels: Mapping[str, str]
     value: float
@@ -166,6 +166,6 @@ SERIES = (*_KEYS.values(), HTTP_FAILED)
 
 
 def put_remoting(families: MetricFamilies, counts: Mapping[str, int]) -> None:
-    """`counts`: those of `rmqha.host.net.remoting.Statistics`."""
+    """Add the series of remoting. `counts`: those of `rmqha.host.net.remoting.Statistics`."""
     for key, series in _KEYS.items():
         families.put(series, counts[key])

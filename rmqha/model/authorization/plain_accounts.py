@@ -25,7 +25,7 @@ from rmqha.model.authorization.users import User, username_fault
 
 
 class Converted(NamedTuple):
-    """`lost`: sentences about what the users and policies cannot say."""
+    """Users and policies that stand for a plain_acl.yml. `lost`: sentences about what they cannot express."""
 
     users: tuple[tuple[User, Policies], ...]
     lost: tuple[str, ...]

@@ -24,7 +24,7 @@ MAX_ENTRY_COUNT = 512
 
 
 class Action(Enum):
-    """`All` stands for every other one."""
+    """An action that a policy allows or denies; `All` stands for every other one."""
 
     ALL = "All"
     ANY = "Any"
@@ -46,7 +46,7 @@ class ResourceType(Enum):
 
 
 class ResourcePattern(Enum):
-    """In the order of their exactness."""
+    """Forms of a resource's name, in the order of their exactness."""
 
     LITERAL = 0
     PREFIXED = 1
@@ -81,7 +81,7 @@ class Access(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """`name` is a name, the beginning of one, or "" where every name counts."""
+    """Resources that a policy entry is about. `name` is a name, the beginning of one, or "" where every name counts."""
 
     type: ResourceType
     pattern: ResourcePattern
@@ -118,7 +118,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class PolicyEntry:
-    """`sources`: addresses and networks (10.0.0.0/8) that it counts for, every one if there are none."""
+    """One entry of a user's policies. `sources`: addresses and networks (10.0.0.0/8) that it counts for; () for all."""
 
     resource: Resource
     actions: tuple[Action, ...]
@@ -194,7 +194,7 @@ def _deciding(policies: Policies, access: Access, host: str) -> PolicyEntry | No
 
 
 def merged(policies: Policies, given: Policies) -> Policies:
-    """`policies` with what is `given`: entries replace those about the same resource, the others stay."""
+    """The policies with those that are `given`: entries replace those about the same resource, the others stay."""
     found = {policy.type: policy for policy in policies}
     for policy in given:
         found[policy.type] = found.get(policy.type, Policy(policy.type, ())).with_entries(policy.entries)
@@ -202,7 +202,7 @@ def merged(policies: Policies, given: Policies) -> Policies:
 
 
 def without(policies: Policies, type_: PolicyType, resource: Resource) -> Policies:
-    """`policies` without the entry about that resource."""
+    """The policies without the entry about that resource."""
     rest = (policy.without(resource) if policy.type is type_ else policy for policy in policies)
     return tuple(policy for policy in rest if policy.entries)
 

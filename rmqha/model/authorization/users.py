@@ -21,7 +21,7 @@ _ACTIONS = ((Permission.PUB, {Action.PUB}), (Permission.SUB, {Action.SUB, Action
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """`password` is the key that the user's requests are signed with; `repr` does not show it."""
+    """A user of ACL 2.0. `password` is the key that the user's requests are signed with; `repr` does not show it."""
 
     username: str
     password: str
@@ -60,7 +60,7 @@ class UserChange:
 
     @classmethod
     def from_json(cls, value: Any) -> UserChange:
-        """From RocketMQ's UserInfo, whose unknown words count as none. Raises ConfigError."""
+        """The user in RocketMQ's UserInfo; unknown words there count as none. Raises ConfigError."""
         if not isinstance(value, Mapping):
             raise ConfigError("user can not be null")
         password = value.get("password") or ""

@@ -169,7 +169,8 @@ class Config:
         return [f"without effect: {keys}: {reason}" for keys, reason in self.keys_without_effect()]
 
     def updated(self, changes: Mapping[str, str], source: str) -> tuple[Self, tuple[str, ...]]:
-        """With the live keys among `changes` set, and the keys that would need a restart. Raises ConfigError."""
+        """The configuration with the live keys among `changes` set, and the keys that would need a restart. Raises
+        ConfigError."""
         own, foreign = self.keys(), self.foreign_keys()
         for key in changes:
             if key not in own and (rule := foreign.get(key)) is not None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """`harmless`: values for which a key that is refused else has no effect; None: it is never refused. `below_root`:
-    the place below storePathRootDir that is one too."""
+    """Rule for a key of RocketMQ's that has no effect here. `harmless`: values with which the key is accepted, all
+    others are refused; None: it is never refused. `below_root`: path below storePathRootDir that is harmless too."""
 
     reason: str
     harmless: tuple[str, ...] | None = None
