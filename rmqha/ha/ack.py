@@ -82,7 +82,7 @@ class AckQueue:
             last.ended_with = status
 
     def counted_latencies(self) -> list[int]:
-        """`latency_counts` without the empty classes at its end."""
+        """Counts of latencies by class, without the empty classes at the end."""
         counts = self.latency_counts
         return counts[: max((place for place, count in enumerate(counts, 1) if count), default=0)]
 

@@ -45,7 +45,8 @@ class OpenHa:
 
 @dataclass(frozen=True, slots=True)
 class SendHa:
-    """`may_wait`: whatever is sent next by this connection tells all that this tells."""
+    """Send bytes on an HA connection. `may_wait`: whatever is sent next by this connection tells all that this
+    tells."""
 
     conn_id: int
     data: bytes

@@ -20,7 +20,8 @@ MAX_BROKER_ID = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """`master_id` None: the group has no master. `members` None: the answer did not show the set."""
+    """A controller's answer about a group. `master_id` None: the group has no master. `members` None: the answer did
+    not show the set."""
 
     master_id: BrokerId | None
     master_address: str

@@ -33,7 +33,7 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class Slave:
-    """`master_id` None: of nobody, for the disk has not taken the newest epoch."""
+    """The role of a slave. `master_id` None: it follows no master, for the disk has not taken the newest epoch."""
 
     role: ClassVar[Role] = Role.SLAVE
     epoch: Epoch
@@ -87,7 +87,8 @@ def check_transition(before: RoleState, after: RoleState) -> None:
 
 
 class RoleHolder:
-    """`role`, `is_master`, `epoch` and `master_address` follow from the role's state; each send reads them."""
+    """Holder of a replica's role. `role`, `is_master`, `epoch` and `master_address` follow from the role's state; each
+    send reads them."""
 
     def __init__(self, epoch: Epoch) -> None:
         self._show(Starting(epoch))
@@ -175,7 +176,7 @@ class ReplicaMachine(Protocol):
     def slave_acks(self) -> list[tuple[BrokerId, PhyOffset]]: ...
 
     def slave_ends(self) -> dict[int, int]:
-        """Up to where each slave of this master may serve reads, by id."""
+        """Offsets up to which each slave of this master may serve reads, by id."""
         ...
 
     def holders(self, phy_offset: PhyOffset) -> list[str]: ...

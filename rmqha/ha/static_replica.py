@@ -308,7 +308,7 @@ class StaticReplica(RoleHolder):
 
     @property
     def ack_waits(self) -> AckQueue:
-        """To read only."""
+        """The sends that wait; to read only."""
         return self._acks
 
     @property

@@ -262,7 +262,7 @@ class SyncStateSetManager:
         return removal is not None and removal.at_ms <= now_ms
 
     def _limit_newcomers(self, wanted: Members) -> Members:
-        """After a refusal add one newcomer at a time: one that the controller does not know must not block the rest."""
+        """Add one newcomer at a time after a refusal: one that the controller does not know must not block the rest."""
         new = [member for member in wanted if member not in self.state.confirmed]
         if self._refusal_count == 0 or len(new) < 2:
             return wanted
@@ -323,7 +323,7 @@ class SyncStateSetManager:
         return True
 
     def _tell(self, before: Members, after: Members, *, confirmed: bool) -> None:
-        """`confirmed` False: the controllers do not know of it yet (AP)."""
+        """Trace the set. `confirmed` False: the controllers do not know of it yet (AP)."""
         joined = [member for member in after if member not in before]
         left = {str(member): self._leave_causes.get(member, "controllers") for member in before if member not in after}
         if joined or left:
@@ -362,7 +362,7 @@ class FlapGuard:
         self._fit_since_ms: dict[BrokerId, int] = {}
 
     def left(self, now_ms: int, member: BrokerId) -> None:
-        """`member` is no longer in the set."""
+        """Note that `member` is no longer in the set."""
         moments = self._left_at_ms.setdefault(member, deque(maxlen=MAX_LEAVES_PER_WINDOW))
         moments.append(now_ms)
 

@@ -36,7 +36,8 @@ class Alignment:
 
 
 def consistent_point(slave: EpochHistory, slave_max: PhyOffset, master: EpochHistory) -> PhyOffset | None:
-    """From the newest epoch backwards, the entry that both have with the same start; min of both ends.
+    """Offset up to which both logs are the same: the smaller end of the newest entry that both have with the same
+    start.
 
     The slave's last entry ends at `slave_max`; a current master's last entry never ends. None without a common entry.
     Example: master {6:200, 7:1200, 8:2500}, slave {6:200, 7:1200, 8:2250} with max 2500 → 2250: epoch 7 matches and

@@ -30,7 +30,8 @@ class ConnectionState(Enum):
 
 
 class HaConnection:
-    """`acked_offset` is None until the slave's first ack: a handshaking peer's offset is unknown (ruling 1)."""
+    """A master's connection to one slave. `acked_offset` is None until the slave's first ack: a handshaking peer's
+    offset is unknown (ruling 1)."""
 
     def __init__(
         self, now_ms: int, conn_id: int, peer: str, config: BrokerConfig, log: ReplicaLog, limit: CopyLimit

@@ -29,7 +29,8 @@ class PlainConnectionState(Enum):
 
 
 class LegacyHaConnection:
-    """`acked_offset` is None until the slave's first report."""
+    """A master's connection to one slave by the legacy protocol. `acked_offset` is None until the slave's first
+    report."""
 
     def __init__(self, now_ms: int, conn_id: int, peer: str, config: BrokerConfig, log: ReplicaLog) -> None:
         self.conn_id = conn_id
@@ -83,7 +84,7 @@ class LegacyHaConnection:
             self.caught_up_at_ms = now_ms
 
     def note_if_caught_up(self, now_ms: int) -> None:
-        """While nothing is owed the slave is caught up, however long it was silent."""
+        """Note that the slave is caught up if it lacks nothing, however long it was silent."""
         if self.acked_offset is not None and self.acked_offset >= self._log.max_phy_offset:
             self.caught_up_at_ms = now_ms
 

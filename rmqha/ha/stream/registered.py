@@ -33,7 +33,8 @@ def parse_registered(text: str) -> dict[BrokerId, Addresses]:
 
 
 def parse_sync_state_data(command: Command, broker_name: str) -> dict[BrokerId, Addresses]:
-    """From a successful answer to 1006; {} if the controllers do not know the group. Raises RemoteProtocolError."""
+    """The group's set in a successful answer to 1006; {} if the controllers do not know the group. Raises
+    RemoteProtocolError."""
     document = _mapping(loads(bytes(command.body)) if command.body else {})
     group = _mapping(_mapping(document.get("replicasInfoTable") or {}).get(broker_name) or {})
     rows = [*(group.get("inSyncReplicas") or ()), *(group.get("notInSyncReplicas") or ())]

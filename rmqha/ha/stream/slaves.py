@@ -13,7 +13,7 @@ from rmqha.port import ReplicaLog, Tracer
 
 
 class Slaves:
-    """`take` what has accumulated after every call."""
+    """The connections of a master's slaves. Call `take` after every call, for the actions that it has caused."""
 
     def __init__(
         self, config: BrokerConfig, log: ReplicaLog, link: ControllerClient, limit: CopyLimit, tracer: Tracer
