@@ -80,7 +80,8 @@ class KeyHasher:
         self._tags: dict[tuple[str, bytes], int] = {}
 
     def hashes(self, topic: str, properties: bytes) -> list[int]:
-        """In RocketMQ's order: UNIQ_KEY, each of KEYS, TAGS. Written out flat, for it runs for every record."""
+        """Hashes of a record's keys in RocketMQ's order: UNIQ_KEY, each of KEYS, TAGS. Written out flat, for it runs
+        for every record."""
         prefixes = self._topics.get(topic)
         if prefixes is None:
             prefixes = self._topic(topic)

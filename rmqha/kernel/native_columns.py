@@ -21,7 +21,7 @@ _FULL: Final = -1
 
 
 class ColumnCall(ctypes.Structure):
-    """`ColumnCall` of border.rs."""
+    """Layout of `ColumnCall` of border.rs."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in _GIVEN),

@@ -74,7 +74,7 @@ number of records; with one for each record: its end, queue, tagsCode and store 
 
 
 class _Sends(ctypes.Structure):
-    """`Sends` of border.rs."""
+    """Layout of `Sends` of border.rs."""
 
     _fields_ = (
         ("rules", ctypes.c_char_p),
@@ -98,7 +98,7 @@ class _Sends(ctypes.Structure):
 
 
 class _Collect(ctypes.Structure):
-    """`Collect` of border.rs."""
+    """Layout of `Collect` of border.rs."""
 
     _fields_ = tuple((name, ctypes.c_int64) for name in (
         *("start", "queue_id", "offset", "max_count", "max_bytes", "disk_end", "disk_max_count", "disk_max_bytes"),
@@ -111,7 +111,7 @@ _COLLECTED = struct.Struct("=4q")
 
 
 class _Place(ctypes.Structure):
-    """`Place` of border.rs."""
+    """Layout of `Place` of border.rs."""
 
     _fields_ = tuple((name, ctypes.c_int64) for name in (
         *("slot_count", "first", "begin_ms", "table_count", "new_slot_count"),

@@ -33,7 +33,7 @@ def json_literals(rules: SendRules) -> list[bytes]:
 
 
 def json_answer(rules: SendRules) -> Answer:
-    """For requests with a JSON header."""
+    """Builder of the answers to plain sends with a JSON header."""
     forms = (b"%b", b"%b", b"%d", b"%b", b"%d", b"")
     literals = [literal.replace(b"%", b"%%") for literal in json_literals(rules)]
     template = b"".join(literal + form for literal, form in zip(literals, forms, strict=True))
@@ -65,7 +65,7 @@ def rocketmq_literals(rules: SendRules) -> list[bytes]:
 
 
 def rocketmq_answer(rules: SendRules) -> Answer:
-    """For requests with a ROCKETMQ header."""
+    """Builder of the answers to plain sends with a ROCKETMQ header."""
     head, middle, ids_name, queue_name, offset_name, own, key_name = rocketmq_literals(rules)
     template = b"%b%b%b%b%b%b%b%b%b%c%b%b%c%b%b%b"
     int32 = struct.Struct(">i").pack
