@@ -35,7 +35,7 @@ class RaftConfig:
 
     @classmethod
     def for_timeout(cls, election_timeout_ms: int) -> RaftConfig:
-        """With the other times in their usual ratios to this one; from 20 ms on."""
+        """The times for an election timeout, in their usual ratios to it; from 20 ms on."""
         usual = cls()
         drift = usual.max_clock_drift_percent
         longest_ms = election_timeout_ms * (100 - drift) // (100 + drift) - 2

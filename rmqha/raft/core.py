@@ -40,7 +40,8 @@ class RaftRole(IntEnum):
 
 @dataclass(slots=True)
 class Follower:
-    """`leader_id` is "" while unknown. No campaign before `election_deadline_ms` (None: never, no voter)."""
+    """The role of a follower. `leader_id` is "" while unknown. No campaign before `election_deadline_ms` (None: never,
+    no voter)."""
 
     election_deadline_ms: int | None
     leader_id: str = ""
@@ -68,7 +69,7 @@ class PendingRead:
 
 @dataclass(slots=True)
 class LeadershipTransfer:
-    """`ordered` once TimeoutNow has left: from then on the leader has no lease."""
+    """A transfer of the leadership. `ordered` once TimeoutNow has left: from then on the leader has no lease."""
 
     to: str
     deadline_ms: int
@@ -77,7 +78,8 @@ class LeadershipTransfer:
 
 @dataclass(slots=True)
 class Leader:
-    """`noop_index` opens the term: nothing is known to be committed, no lease holds, before it is committed."""
+    """The role of the leader. `noop_index` opens the term: nothing is known to be committed, no lease holds, before it
+    is committed."""
 
     noop_index: RaftIndex
     heartbeat_deadline_ms: int

@@ -169,6 +169,6 @@ class RaftLog:
         return change
 
     def persisted(self, last: Entry) -> None:
-        """`last` and all before it are durable, as far as they have not been replaced since they were handed out."""
+        """Note that `last` and all before it are durable, unless they were replaced since they were handed out."""
         if self.term_at(last.index) == last.term:
             self.durable_index = max(self.durable_index, min(last.index, self.handed_index))

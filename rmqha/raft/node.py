@@ -93,8 +93,8 @@ class Ready:
 
 
 class RaftNode:
-    """`node_id` is the node's identity (see quorum.py), by which messages name it. `initial` is the configuration that
-    it was started with; a later one in the log or the snapshot wins.
+    """One node of a Raft group. `node_id` is its identity (see quorum.py), by which messages name it. `initial` is the
+    configuration that it was started with; a later one in the log or the snapshot wins.
 
     `stored` is what the durable log holds. The application must have been restored from `stored.snapshot` already;
     entries after it come again in `Ready.committed`. A node that is the only voter elects itself at once. A node that
@@ -141,8 +141,9 @@ class RaftNode:
         self._dispatch(now_ms, message)
 
     def _accepts(self, message: AnyMessage) -> bool:
-        """From a member to this very node; or, what is no answer, from anyone who knows this disk's incarnation: a
-        node must hear a leader or candidate that was added after the last entry it has itself (dissertation §4.2.2).
+        """True for a message of a member to this very node; or, if it is no answer, of any node that knows this disk's
+        incarnation: a node must hear a leader or candidate that was added after its own last entry (dissertation
+        §4.2.2).
         A disk that was wiped cannot be counted: nobody's configuration names it, and it knows nobody's incarnation."""
         core, to = self._core, message.to
         if message.sender == core.node_id or to not in (core.node_id, id_of(core.node_id)):
@@ -241,7 +242,8 @@ class RaftNode:
                 assert_never(message)
 
     def _give_way_if_stalled(self, role: Leader, now_ms: int) -> None:
-        """After a pause of this process `timeout` first says how long it was."""
+        """Give up the leadership if the disk stalls. After a pause of this process `timeout` first says how long it
+        was."""
         core = self._core
         if core.role is not role or leader.late_ms(core, role, now_ms):
             return

@@ -23,7 +23,8 @@ class ProgressState(IntEnum):
 
 @dataclass(slots=True)
 class Progress:
-    """`match_index` is known to be durable at the follower; `next_index` > match_index is what to send next."""
+    """Progress of one follower's log. `match_index` is known to be durable there; `next_index` > match_index is what to
+    send next."""
 
     next_index: RaftIndex
     match_index: RaftIndex = ZERO_INDEX

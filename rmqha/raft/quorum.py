@@ -104,7 +104,7 @@ class Configuration:
         return sorted((value_of(voter) for voter in self.voters), reverse=True)[self.majority - 1]
 
     def won(self, votes: dict[str, bool]) -> bool:
-        """`votes` by identity."""
+        """True if these votes, by identity, are a majority."""
         granted = {self.name_of(member) for member, vote in votes.items() if vote}
         return sum(voter in granted for voter in self.voters) >= self._needed
 

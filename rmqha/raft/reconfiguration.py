@@ -19,7 +19,7 @@ from rmqha.wire.raft_message import Entry, EntryKind, TimeoutNow
 
 @dataclass(frozen=True, slots=True)
 class AddNode:
-    """`node` is an identity. Without `voter` it stays a learner."""
+    """Change that adds a member. `node` is an identity. Without `voter` it stays a learner."""
 
     node: str
     address: str
@@ -28,7 +28,7 @@ class AddNode:
 
 @dataclass(frozen=True, slots=True)
 class RemoveNode:
-    """By bare id, whatever disk is behind it."""
+    """Change that removes a member, by bare id, whatever disk is behind it."""
 
     node_id: str
 
@@ -38,7 +38,7 @@ MembershipChange = AddNode | RemoveNode
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """`reason` is one sentence for the operator."""
+    """Refusal of a change. `reason` is one sentence for the operator."""
 
     reason: str
 
@@ -120,7 +120,7 @@ def forget_departed(core: Core, role: Leader) -> None:
 
 
 def promote(core: Core, role: Leader, peer: str) -> None:
-    """`peer` has just answered: if it is joining and holds all that is committed, let it vote."""
+    """Let `peer`, which has just answered, vote if it is joining and holds all that is committed."""
     if peer not in core.configuration.joining or role.transfer is not None or not is_settled(core, role):
         return
     progress = role.progress[peer]
