@@ -9,8 +9,8 @@ from rmqha.wire.command import Command
 
 
 class BodyBound(NamedTuple):
-    """`value_count`: of JSON values, which cost more than their bytes: a list of empty lists a hundred times as much
-    as a text."""
+    """Bound of a request's body. `value_count`: most JSON values, which cost more than their bytes: a list of empty
+    lists a hundred times as much as a text."""
 
     size_bytes: int
     value_count: int

@@ -38,7 +38,8 @@ class Language(IntEnum):
 
 
 class Command:
-    """`ext` maps string to string (a JSON peer's numbers and booleans arrive as their text: 4 → "4", false → "false").
+    """A request or a response of remoting. `ext` maps string to string (a JSON peer's numbers and booleans arrive as
+    their text: 4 → "4", false → "false").
 
     `opaque` pairs a response with its request, per connection and per initiator. `principal` is nothing that travels:
     the server that has received a request says whom it comes from.

@@ -39,7 +39,8 @@ SECRETS = frozenset({"initAuthenticationUser", "innerClientAuthenticationCredent
 
 @dataclass(frozen=True, slots=True)
 class ToldKeys:
-    """`live` and the two below are None of a server that does not tell them: Apache's, or an earlier release of ours.
+    """Keys in a server's answer. `live` and the two below are None if the server does not tell them: Apache's, or an
+    earlier release of ours.
 
     `changed` gives the default of each key that has another value; `overridden` are those set at run time."""
 
@@ -63,7 +64,7 @@ def config_ext(config: Config, overridden: Iterable[str]) -> dict[str, str]:
 
 
 def config_body(values: Mapping[str, str], hidden: Collection[str] = ()) -> bytes:
-    """`key=value` lines, sorted; the values of `hidden` keys are empty."""
+    """Body of an answer: `key=value` lines, sorted; the values of `hidden` keys are empty."""
     return "".join(f"{key}={'' if key in hidden else value}\n" for key, value in sorted(values.items())).encode()
 
 

@@ -109,8 +109,8 @@ class FrameParser:
         self.has_more = len(data) >= 8
 
     def feed(self, data: bytes, max_count: int | None = None) -> list[Command]:
-        """At most `max_count` commands at a time. Raises RemoteProtocolError for a length out of bounds or a header
-        that does not decode."""
+        """Add bytes, and decode at most `max_count` commands at a time. Raises RemoteProtocolError for a length out of
+        bounds or a header that does not decode."""
         self.has_more = False
         commands: list[Command] = []
         if self._buffer:

@@ -74,7 +74,8 @@ class MasterHandshake:
 
 
 class TransferHeader(NamedTuple):
-    """`size_bytes` of log follow; 0 is a heartbeat (phy_offset −1 when the master's log is empty)."""
+    """Header of a transfer, which `size_bytes` of log follow; 0 is a heartbeat (phy_offset −1 when the master's log is
+    empty)."""
 
     size_bytes: int
     phy_offset: PhyOffset

@@ -29,7 +29,7 @@ def encode_report(max_offset: PhyOffset) -> bytes:
 
 
 def encode_header(phy_offset: PhyOffset, size_bytes: int) -> bytes:
-    """`size_bytes` of log from `phy_offset` on follow."""
+    """Header of a transfer, which `size_bytes` of log from `phy_offset` on follow."""
     return _TRANSFER.pack(phy_offset, size_bytes)
 
 

@@ -54,7 +54,8 @@ class HardState:
 
 @dataclass(frozen=True, slots=True)
 class RaftMessage:
-    """`term` is the sender's, except in PreVoteRequest and a granted PreVoteReply: the term it would campaign in.
+    """A message of Raft. `term` is the sender's, except in PreVoteRequest and a granted PreVoteReply: the term it would
+    campaign in.
 
     `sender` is an identity, `id#incarnation`: the node and the disk that remembers its votes. `to` is an identity too,
     or the bare id as long as the sender has not learned the incarnation."""
@@ -79,7 +80,8 @@ class PreVoteReply(RaftMessage):
 
 @dataclass(frozen=True, slots=True)
 class VoteRequest(RaftMessage):
-    """`forced`: the leader itself gave up its lease for this campaign (transfer), so stickiness does not apply."""
+    """Request for a vote. `forced`: the leader itself gave up its lease for this campaign (transfer), so stickiness
+    does not apply."""
 
     last_index: RaftIndex
     last_term: Term
@@ -93,7 +95,7 @@ class VoteReply(RaftMessage):
 
 @dataclass(frozen=True, slots=True)
 class AppendRequest(RaftMessage):
-    """`entries` follow `prev_index` without a gap."""
+    """Entries for a follower's log; `entries` follow `prev_index` without a gap."""
 
     prev_index: RaftIndex
     prev_term: Term
@@ -134,7 +136,8 @@ class HeartbeatReply(RaftMessage):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotChunk(RaftMessage):
-    """`data` is the part from `offset` of a snapshot of `total_bytes`; every part carries the whole configuration."""
+    """A part of a snapshot. `data` is the part from `offset` of `total_bytes`; every part carries the whole
+    configuration."""
 
     index: RaftIndex
     snapshot_term: Term

@@ -33,8 +33,9 @@ def is_known(request: Command, known_digest: Callable[[str], str]) -> bool:
 def parse_registration(
     request: Command, known_digest: Callable[[str], str] = lambda name: ""
 ) -> Generator[None, None, Registration]:
-    """`known_digest` by brokerName: topics with that digest are not read again, since every failover brings them anew.
-    Raises RemoteProtocolError for a missing or malformed field, or a body whose CRC differs."""
+    """The registration in a request. `known_digest` by brokerName: topics with that digest are not read again, since
+    every failover brings them anew. Raises RemoteProtocolError for a missing or malformed field, or a body whose CRC
+    differs."""
     ext, body = request.ext, bytes(request.body)
     declared = _number(ext.get("bodyCrc32", "0"), "bodyCrc32")
     if declared and declared != zlib.crc32(body) & 0x7FFFFFFF:
@@ -73,7 +74,7 @@ class _Topics:
         self.topics: dict[str, QueueData] = {}
 
     def take(self, name: str, topic: Any) -> None:
-        """Raises RemoteProtocolError."""
+        """Read one topic of a registration. Raises RemoteProtocolError."""
         if not is_printable(name):
             raise RemoteProtocolError("the registration has a topic whose name cannot be printed")
         if len(name) > MAX_TOPIC_NAME_CHARS:

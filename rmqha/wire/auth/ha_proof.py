@@ -23,8 +23,8 @@ Prover = Literal["slave", "master"]
 
 
 class HaClaim(NamedTuple):
-    """`address` is where the controllers know the replica, its broker address; `epoch` the newest that it has accepted
-    as it greets."""
+    """Identity that a replica claims in its greeting. `address`: its broker address, as the controllers know it;
+    `epoch`: the newest that it has accepted then."""
 
     broker_id: BrokerId
     address: str

@@ -16,7 +16,7 @@ VERSION = 1
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class QuorumMember(JsonRecord):
-    """`kind`: VOTER, LEARNER, or JOINING until it has caught up."""
+    """A member of the controllers' group. `kind`: VOTER, LEARNER, or JOINING until it has caught up."""
 
     node: str
     incarnation: str = ""
@@ -80,7 +80,8 @@ class ReportedSlave(JsonRecord):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class RegisteredReplica(JsonRecord):
-    """`alive` and all that follows come from the leader, which has had a heartbeat of this replica."""
+    """A registered replica. `alive` and all that follows come from the leader, which has had a heartbeat of this
+    replica."""
 
     broker_id: int
     address: str

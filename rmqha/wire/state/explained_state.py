@@ -20,7 +20,7 @@ class ExplainedElection(ElectionState):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ExplainedReplica(RegisteredReplica):
-    """`not_electable`: why it could not become master now; None if it could, or is it."""
+    """A replica in an explanation. `not_electable`: why it could not become master now; None if it could, or is it."""
 
     not_electable: str | None = None
 

@@ -118,7 +118,7 @@ class RefusedRecord(JsonRecord):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DamagedRecordState(JsonRecord):
-    """`lacked`: why no replica can give it back, "" while one may."""
+    """A damaged record of a replica. `lacked`: why no replica can give it back, "" while one may."""
 
     phy_offset: int
     reason: str
