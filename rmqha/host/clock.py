@@ -32,6 +32,6 @@ class StepWatch:
         self._distance_ms = clock.wall_ms() - clock.now_ms()
 
     def view(self) -> dict[str, int]:
-        """`wallMs` now, and `clockSteppedMs`: above zero if the clock was set forward."""
+        """Fields `wallMs`, now, and `clockSteppedMs`, above zero if the clock was set forward."""
         wall_ms = self._clock.wall_ms()
         return {"wallMs": wall_ms, "clockSteppedMs": wall_ms - self._clock.now_ms() - self._distance_ms}

@@ -101,7 +101,8 @@ def _read_at_once(fd: int, position: int) -> None:
 
 @cache
 def _libc_read_at_once() -> Callable[[int, int], None]:
-    """`_read_at_once` by the C library that runs here. Where that lacks the call too, as musl's, it raises ENOSYS."""
+    """Implementation of `_read_at_once` by the C library that runs here. If that lacks the call too, as musl's, it
+    raises ENOSYS."""
     import ctypes
 
     call: Callable[..., int] | None = None

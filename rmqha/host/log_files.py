@@ -80,7 +80,7 @@ def _holding(path: Path, file: str, offset: int | None) -> tuple[Path, int | Non
 
 
 def _piece(command: Command, path: Path, offset: int | None, count: int) -> Command:
-    """From `offset`, or the last `count` bytes. `file` changes when the log was rotated."""
+    """Bytes of a log from `offset` on, or its last `count` ones. `file` changes when the log was rotated."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         found = os.fstat(descriptor)

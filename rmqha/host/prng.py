@@ -8,7 +8,8 @@ from hashlib import sha256
 
 
 class HostPrng:
-    """Not for secrets. `child(name)` depends on the seed and the names alone, never on how much was drawn before."""
+    """Random numbers, not for secrets. `child(name)` depends on the seed and the names alone, never on how much was
+    drawn before."""
 
     def __init__(self, seed: int | None = None) -> None:
         self.seed = secrets.randbits(64) if seed is None else seed

@@ -111,7 +111,7 @@ class RotatingLogFile(RotatingFileHandler):
                 self.stream = self._open()
 
     def line(self, text: str) -> None:
-        """From any thread."""
+        """Write a line; any thread may call."""
         self.handle(logging.LogRecord("", logging.INFO, "", 0, text, None, None))
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the library's name)
@@ -145,7 +145,7 @@ class ErrorStream:
         self._poll.register(descriptor, select.POLLOUT)
 
     def line(self, text: str) -> None:
-        """From any thread."""
+        """Write a line; any thread may call."""
         text += "\n"
         with self._lock:
             try:

@@ -166,7 +166,7 @@ NOT_TAKEN = "the disk, or standard error, does not take the audit log"
 
 
 class AuditLog:
-    """`write` takes lines; it is called by the writing thread only."""
+    """The audit log of a server. `write` takes lines; it is called by the writing thread only."""
 
     def __init__(
         self,
@@ -413,7 +413,7 @@ def _member(name: str, default: str, body: Any) -> str:
 
 
 def _read(body: bytes, read: Callable[[Any], str]) -> str:
-    """`read` of the document that a body is; "?" if the body is too large or has another form."""
+    """Result of `read` for the document in a body; "?" if the body is too large or has another form."""
     if len(body) > MAX_BODY_BYTES:
         return "?"
     try:

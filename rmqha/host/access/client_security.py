@@ -20,7 +20,8 @@ TLS_HANDSHAKE_TIMEOUT_MS = 5_000
 
 
 def for_client(path: str) -> Security:
-    """From a properties file with tls.enable, the tls.client.* keys, accessKey and secretKey. Raises UsageError."""
+    """A client's security by a properties file with tls.enable, the tls.client.* keys, accessKey and secretKey. Raises
+    UsageError."""
     from rmqha.host.access import accounts
     from rmqha.model.config.base import parse_properties
     from rmqha.model.config.client import ClientConfig

@@ -34,8 +34,8 @@ def _stamp(path: str) -> tuple[int, ...]:
 
 
 class LiveFiles(Generic[T]):
-    """`current` is what `make` made of `paths` when they were good for the last time; `problem` says in one sentence
-    why what they hold now is not in force, "" if it is."""
+    """Files that are read again when they change. `current` is what `make` made of `paths` when they were good for the
+    last time; `problem` says in one sentence why their present content is not in force, "" if it is."""
 
     def __init__(self, key: str, paths: tuple[str, ...], make: Callable[[], T], *, certificates: str = "") -> None:
         """`key` is the configuration key that names the first file; `certificates` the one whose certificates end some

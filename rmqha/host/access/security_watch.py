@@ -55,7 +55,7 @@ class SecurityWatch:
         self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Watch the files until cancelled."""
         while True:
             with trio.move_on_after(CHECK_INTERVAL_S):
                 await self._wake.wait()
@@ -110,7 +110,7 @@ def view(security: Security, principal: Principal) -> dict[str, Any]:
 
 
 def collect(security: Security) -> MetricFamilies:
-    """For /metrics."""
+    """Add the series of the files for /metrics."""
     families = MetricFamilies({})
     if security.audit is not None:
         families.put(AUDIT_LOST, security.audit.lost_count)

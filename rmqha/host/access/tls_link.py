@@ -90,13 +90,14 @@ class TlsLink:
         self.is_over = True
 
     def encrypt(self, data: bytes | memoryview) -> bytes:
-        """For the socket, in this order: the peer takes no later piece before an earlier one. ENCRYPT_BYTES at most."""
+        """Encrypt at most ENCRYPT_BYTES for the socket, in this order: the peer takes no later piece before an earlier
+        one."""
         if data:
             self._object.write(data)
         return self._outgoing.read()
 
     def farewell(self) -> bytes:
-        """For the socket, last: nothing more will be sent. b"" if the connection cannot say so any more."""
+        """Last bytes for the socket: nothing more will be sent. b"" if the connection cannot say so any more."""
         with contextlib.suppress(OSError):
             self._object.unwrap()
         return self._outgoing.read()

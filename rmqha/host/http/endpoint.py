@@ -37,8 +37,8 @@ STARTING = Readiness("starting", False, "it is starting")
 
 
 class HttpEndpoint:
-    """`parts` are added by the servers when they serve, with what `counts` is to expect; `expected` names them all from
-    the beginning. `routes` may be added to."""
+    """The HTTP endpoint of a process. `parts` are added by its servers when they serve, with what `counts` is to
+    expect; `expected` names them all from the beginning. `routes` may be added to."""
 
     def __init__(self, tracer: HostTracer, expected: tuple[str, ...]) -> None:
         self._tracer = tracer
@@ -110,7 +110,7 @@ class HttpEndpoint:
 
 
 async def _collected(part: HealthSource) -> MetricFamilies:
-    """In steps, with a turn for everybody else in between."""
+    """Collect the series in steps, with a turn for other tasks in between."""
     steps = part.collect()
     while True:
         try:

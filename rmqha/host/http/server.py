@@ -55,7 +55,8 @@ _CLOSE_GRACE_S = 1.0
 
 @dataclass(frozen=True)
 class Request:
-    """`path` and `query` are decoded; of a query key given twice the last counts. Header names are in lower case."""
+    """An HTTP request. `path` and `query` are decoded; of a query key given twice the last counts. Header names are in
+    lower case."""
 
     method: str
     path: str
@@ -71,8 +72,8 @@ Send = Callable[[bytes], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Response:
-    """`stream`, if given, writes the body with the function that it gets, until it returns or the client goes (it is
-    cancelled then); `body` is not used."""
+    """An HTTP response. `stream`, if given, writes the body with the function that it gets, until it returns or the
+    client goes (it is cancelled then); `body` is not used."""
 
     body: bytes = b""
     status: int = 200
@@ -191,7 +192,7 @@ class _Crowd:
 
     @contextmanager
     def silent(self, scope: trio.CancelScope) -> Iterator[None]:
-        """While this connection waits for its client."""
+        """Context manager: this connection waits for its client inside."""
         self._silent[scope] = None
         try:
             yield
