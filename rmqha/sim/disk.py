@@ -28,7 +28,8 @@ class DiskStopped(BaseException):
 
 
 class _File:
-    """`content` is what the system sees, `durable` what a loss of power leaves of it at most rearranged."""
+    """A simulated file. `content`: bytes that the system sees; `durable`: bytes that a loss of power leaves, at most
+    rearranged."""
 
     __slots__ = ("bad_sectors", "content", "dirty", "durable", "modified_at_ms", "named", "unlike")
 

@@ -62,17 +62,17 @@ class SimNetwork:
     # --- hosts ------------------------------------------------------------------------------------------------------
 
     def attach(self, host: str, receive: Receiver) -> None:
-        """`host` is up; messages sent to an earlier life of it do not reach this one."""
+        """Note that `host` is up; messages sent to an earlier life of it do not reach this one."""
         self._incarnation_count += 1
         self._hosts[host] = _Host(receive, self._incarnation_count)
 
     def detach(self, host: str) -> None:
-        """`host` is dead: what is on its way to it is lost."""
+        """Note that `host` is dead: what is on its way to it is lost."""
         self._hosts.pop(host, None)
         self._held.pop(host, None)
 
     def pause(self, host: str) -> None:
-        """`host` stands still (SIGSTOP): messages wait for it."""
+        """Stop `host` (SIGSTOP): messages wait for it."""
         self._hosts[host].paused = True
 
     def resume(self, host: str) -> None:
@@ -86,7 +86,7 @@ class SimNetwork:
     # --- links ------------------------------------------------------------------------------------------------------
 
     def set_link(self, source: str, target: str, options: LinkOptions | None) -> None:
-        """For one direction, e.g. a slow link; None returns it to the common options."""
+        """Set the options of one direction, e.g. a slow link; None returns it to the common ones."""
         if options is None:
             self._links.pop((source, target), None)
         else:
@@ -122,7 +122,7 @@ class SimNetwork:
     # --- messages ---------------------------------------------------------------------------------------------------
 
     def send(self, source: str, target: str, data: bytes) -> None:
-        """Never fails: like a socket's buffer, it does not tell whether the message will arrive."""
+        """Send a message. Never fails: like a socket's buffer, it does not tell whether the message will arrive."""
         self.statistics.sent_count += 1
         link = (source, target)
         draws = self._draws.get(link)

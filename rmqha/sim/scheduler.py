@@ -27,7 +27,7 @@ class Timer:
 
 
 class Scheduler:
-    """`now_ms` is the simulated world's own time; what a host takes for it is its SimClock's business."""
+    """Scheduler of a simulated world. `now_ms` is the world's own time; a host sees that of its SimClock."""
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -91,7 +91,7 @@ class Scheduler:
         self.now_ms = max(self.now_ms, end_ms)
 
     def _run(self, end_ms: int, most: int | None) -> None:
-        """Until `end_ms`, or until `most` events have happened since the beginning."""
+        """Run events until `end_ms`, or until `most` events have happened since the beginning."""
         heap = self._heap
         while heap and heap[0][0] <= end_ms and (most is None or self.event_count < most):
             at_ms, made, timer = _pop(heap)

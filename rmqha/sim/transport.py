@@ -71,7 +71,7 @@ class Connection:
         """False while the dialing side has not been told yet that it is connected; nothing reaches it before."""
 
     def send(self, data: bytes) -> None:
-        """Into the socket's buffer: never fails, may never arrive."""
+        """Write into the socket's buffer: never fails, may never arrive."""
         if self.is_open:
             self._transport.deliver(self, data)
 
@@ -173,13 +173,14 @@ class Transport:
         return 0 if held is None else held[0] - self._scheduler.now_ms
 
     def give_up(self, conn: Connection) -> None:
-        """`conn`'s own side takes it for broken; what it sent may still arrive, even after what its next one brings."""
+        """Let `conn`'s own side take it for broken; what it sent may still arrive, even after what its next connection
+        brings."""
         if conn.is_open and conn.announced:
             conn.close()
             conn.owner.closed(conn)
 
     def break_off(self, conn: Connection, draws: SimPrng) -> None:
-        """`conn` is reset: its own side is told now; a chance part of what it had sent still arrives, then the end."""
+        """Reset `conn`: its own side is told now; a chance part of what it had sent still arrives, then the end."""
         queue = conn.queue
         sent = b"".join(piece for piece in queue if piece is not None)
         arriving = sent[: draws.below(len(sent) + 1)]
