@@ -104,7 +104,7 @@ def collect(
     remoting: Mapping[str, int],
     operations: OperationCounts | None = None,
 ) -> Collecting:
-    """`remoting`: the counts of `rmqha.host.net.remoting.Statistics`."""
+    """Series of a controller. `remoting`: the counts of `rmqha.host.net.remoting.Statistics`."""
     config, raft = machine.config, machine.raft_state(now_ms)
     # the labels that RocketMQ's controllers have
     families = MetricFamilies(

@@ -73,7 +73,8 @@ class NoEntryObserver:
 
 
 class OperationCounts:
-    """`requests` by (type, result), `request_times` by type, `entries` by result. Times are microseconds."""
+    """Counts of a controller's operations: `requests` by (type, result), `request_times` by type, `entries` by result.
+    Times are microseconds."""
 
     def __init__(self, now_us: Callable[[], int]) -> None:
         self._now_us = now_us

@@ -207,7 +207,7 @@ def encode_events(events: Sequence[Event]) -> bytes:
 
 
 def array(value: Any) -> list[Any]:
-    """`value` if it is a CBOR array. Raises ValueError for a map or a text, over which one can iterate as well."""
+    """The value, if it is a CBOR array. Raises ValueError for a map or a text, over which one can iterate as well."""
     if type(value) is not list:
         raise ValueError(f"a {type(value).__name__} stands in the place of an array")
     return value

@@ -12,8 +12,8 @@ LIVE = '<p id="live"><span id="state" role="status">asking the nodes…</span> <
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """`name`: of its files. `instead`: command with the same content. `is_live`: fed with events; `is_linked`: in the
-    list of links."""
+    """A page. `name`: name of its files. `instead`: command with the same content. `is_live`: fed with events;
+    `is_linked`: in the list of links."""
 
     name: str
     title: str

@@ -25,7 +25,7 @@ _UNSHOWN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
 
 def visible(text: str) -> str:
-    """`text` with every invisible character as an escape; line ends and tabs stay."""
+    """The text with every invisible character as an escape; line ends and tabs stay."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
@@ -35,15 +35,16 @@ def visible(text: str) -> str:
 
 
 def short(text: str, limit_chars: int = VALUE_LIMIT_CHARS) -> str:
-    """`visible`, cut, with a note of the missing length."""
+    """The `visible` text, cut, with a note of the missing length."""
     if len(text) <= limit_chars:
         return visible(text)
     return f"{visible(text[:limit_chars])}… ({len(text) - limit_chars} more characters)"
 
 
 def body_view(body: bytes, limit_bytes: int, *, packed_bytes: int = 0, problem: str = "") -> dict[str, Any]:
-    """`kind` text, hex or empty; `text` to show; `note` about omitted parts, "" for none; `bytes` of the whole body.
-    `packed_bytes`: compressed size, if `body` is the decompressed beginning; `problem`: why it was not decompressed."""
+    """View of a body: `kind` text, hex or empty; `text` to show; `note` about omitted parts, "" for none; `bytes` of
+    the whole body. `packed_bytes`: compressed size, if `body` is the decompressed beginning; `problem`: why it was not
+    decompressed."""
     part = body[:limit_bytes]
     all_of_it = "rmqha receive and rmqha log cat show all"
     note = ""
