@@ -309,7 +309,8 @@ class ReplicaLog(Protocol):
         ...
 
     def view(self, phy_offset: PhyOffset, limit_bytes: int) -> memoryview:
-        """Up to `limit_bytes` from `phy_offset`, inside one mapped file and below max_phy_offset; empty at the end."""
+        """View of at most `limit_bytes` from `phy_offset`, inside one mapped file and below max_phy_offset; empty at
+        the end."""
         ...
 
     def truncate(self, end_offset: PhyOffset) -> None:

@@ -24,7 +24,7 @@ ENCRYPT_BYTES = 128 * 1024
 
 
 class TlsLink:
-    """Either end. Errors of the other one's TLS are ssl.SSLError, an OSError."""
+    """Either end of a TLS connection. Errors of the other one's TLS are ssl.SSLError, an OSError."""
 
     def __init__(self, context: ssl.SSLContext, *, server_side: bool, certificate_digest: bytes = b"") -> None:
         """`certificate_digest`: SHA-256 of the certificate that a server shows."""

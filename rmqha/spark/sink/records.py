@@ -189,7 +189,7 @@ def _texts(column: Any) -> Any:
 
 
 def _pairs(name: str, texts: Any) -> Any:
-    """`name 0x01 value 0x02` for each text, nothing where it is empty or null."""
+    """Pairs `name 0x01 value 0x02` of the texts; empty bytes where a text is empty or null."""
     pairs = pc.binary_join_element_wise(pa.scalar(f"{name}\x01"), texts, pa.scalar("\x02"), "")
     is_there = pc.fill_null(pc.greater(pc.binary_length(texts), 0), False)
     return pc.if_else(is_there, pairs, pa.scalar(""))
