@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -63,6 +65,7 @@ OTHER_CHECKS = (
     tidy.swallowed_errors,
     tidy.late_callbacks,
     tidy.docstrings_without_subject,
+    tidy.docstrings_of_bare_names,
     tidy.retired_words,
     tidy.possessive_patterns,
 )
@@ -82,7 +85,9 @@ LAWS = {
     "packages neither print nor swallow": Law(is_product, (tidy.prints, tidy.swallowed_errors)),
     "constructors take the callbacks that they need": Law(is_product, (tidy.late_callbacks,)),
     "names have the field's words": Law(is_product, (tidy.retired_words,)),
-    "docstrings begin with their subject": Law(is_product, (tidy.docstrings_without_subject,)),
+    "docstrings begin with their subject": Law(
+        is_product, (tidy.docstrings_without_subject, tidy.docstrings_of_bare_names)
+    ),
     "patterns match alike with every Python": Law(is_product, (tidy.possessive_patterns,)),
     "public functions of the libraries have a docstring": Law(is_library, (tidy.public_functions_without_docstring,)),
     "modules and functions are short": Law(lambda path: True, (sizes,)),
@@ -97,6 +102,11 @@ class TreeFindings:
         self.findings: dict[str, list[str]] = {name: [] for name in LAWS}
         self.classes: dict[str, list[str]] = {}
         """Places of each public class of the product."""
+        self.identifiers: set[str] = set()
+        self.error_names: list[tuple[str, str]] = []
+        """Errors that the product's docstrings name, each with its place."""
+        self.module_names: list[tuple[str, str]] = []
+        """Modules of ours, or names in them, that the product's docstrings name, each with its place."""
 
     def check(self, path: Path) -> None:
         place, tree = path.relative_to(ROOT), ast.parse(path.read_text())
@@ -105,6 +115,9 @@ class TreeFindings:
             found = [item for check in LAWS[name].checks for item in check(tree)]
             self.findings[name] += [f"{place}:{item.line}: {item.sentence}" for item in found]
         if is_product(path):
+            self.identifiers.update(tidy.identifiers(tree))
+            self.error_names += [(f"{place}:{line}", name) for line, name in tidy.error_names(tree)]
+            self.module_names += [(f"{place}:{line}", name) for line, name in tidy.module_names(tree)]
             for node in tree.body:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     self.classes.setdefault(node.name, []).append(str(place))
@@ -139,6 +152,30 @@ def test_no_two_public_classes_of_the_product_have_one_name(tree: TreeFindings) 
     """A reader who searches for a class finds one."""
     assert len(tree.classes) > 500
     assert [f"{name}: {', '.join(found)}" for name, found in sorted(tree.classes.items()) if len(found) > 1] == []
+
+
+def test_docstrings_name_errors_that_there_are(tree: TreeFindings) -> None:
+    """A rename leaves no name of the past."""
+    known = tree.identifiers | set(dir(builtins))
+    assert len(tree.error_names) > 500
+    assert [f"{place}: {name}" for place, name in tree.error_names if name not in known] == []
+
+
+def exists(name: str) -> bool:
+    """True for a module or package of ours, or a name that stands in one."""
+    path, _, attribute = name.rpartition(".")
+    file = ROOT.joinpath(*name.split("."))
+    if file.is_dir() or file.with_suffix(".py").exists():
+        return True
+    owner = ROOT.joinpath(*path.split("."))
+    source = owner / "__init__.py" if owner.is_dir() else owner.with_suffix(".py")
+    return source.exists() and re.search(rf"\b{attribute}\b", source.read_text()) is not None
+
+
+def test_docstrings_name_modules_that_there_are(tree: TreeFindings) -> None:
+    assert len(tree.module_names) > 30
+    missing = [(place, name) for place, name in tree.module_names if not exists(name)]
+    assert [item for item in missing if not exists(item[1].rpartition(".")[0])] == []
 
 
 def test_every_tests_folder_is_a_package() -> None:
@@ -182,6 +219,9 @@ def test_every_tests_folder_is_a_package() -> None:
         (tidy.docstrings_without_subject, 'def f():\n    """\n    Of a thing.\n    """'),
         (tidy.docstrings_without_subject, 'class C:\n    x: int\n    """Own. How many there are."""'),
         (tidy.docstrings_without_subject, 'class C:\n    async def f(self):\n        """The same, later."""'),
+        (tidy.docstrings_of_bare_names, 'class C:\n    """`x` is one."""'),
+        (tidy.docstrings_of_bare_names, 'def f(x):\n    """`x`: one."""'),
+        (tidy.docstrings_of_bare_names, 'async def f():\n    """To all of them."""'),
         (tidy.swallowed_errors, "try:\n    f()\nexcept OSError:\n    pass"),
         (tidy.late_callbacks, "class C:\n    def f(self):\n        self.a: Callable[[int], None] = lambda x: None"),
         (tidy.late_callbacks, "class C:\n    def f(self):\n        self.a: Callable[[], dict[str, int]] = dict"),

@@ -33,6 +33,7 @@ _SET_METHODS = frozenset(("union", "intersection", "difference", "symmetric_diff
 RETIRED_WORDS = {
     "buried": "pending deletion",
     "bury": "unlink",
+    "complain": "print an error, require",
     "deed": "action",
     "grave": "pending unlink",
     "hurry": "prioritize",
@@ -40,6 +41,7 @@ RETIRED_WORDS = {
     "look": "check, inspect, ask or read",
     "looked": "checked, scanned, asked",
     "looking": "checking, options",
+    "obey": "execute",
     "patience": "timeout",
     "reput": "dispatch",
     "standing": "readiness, serving state",
@@ -320,6 +322,60 @@ def docstrings_without_subject(tree: ast.Module) -> Iterator[Finding]:
             yield Finding(text.lineno, f"a docstring begins with {found[0]!r}; begin with its subject or an imperative")
         elif _ASKING.match(str(text.value).strip()):
             yield Finding(text.lineno, "a docstring asks; say when the answer is True")
+
+
+_BARE_NAME = re.compile(r"`(?!-)")
+"""A docstring's first words are a name in it: say first what the class is, or what the function does."""
+_PREPOSITION = re.compile(
+    r"(Above|After|Ahead|Among|And|At|Before|Behind|Below|Between|But|By|For|From|If|In|Into|On|Once|Only|Or|Out|Over|"
+    r"Since|Through|To|Under|Until|Up|While|With|Without) "
+)
+
+
+def docstrings_of_bare_names(tree: ast.Module) -> Iterator[Finding]:
+    """Docstrings of classes and functions that begin with a preposition, or with the name of a field or an argument;
+    `__init__` may, and so may what is named by an option of the command line."""
+    for node in nodes(tree):
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or node.name == "__init__":
+            continue
+        match node.body[0]:
+            case ast.Expr(value=ast.Constant(value=str(text))) if found := (
+                _BARE_NAME.match(text.strip()) or _PREPOSITION.match(text.strip())
+            ):
+                yield Finding(node.body[0].lineno, f"{node.name}: a docstring begins with {found[0]!r}; say what it is")
+            case _:
+                pass
+
+
+_ERROR_NAME = re.compile(r"(?<![\w.])[A-Z]\w*Error\b")
+_MODULE_NAME = re.compile(r"`((?:rmqha|controller|nameserver)(?:\.\w+)+)")
+
+
+def names_in_docstrings(tree: ast.Module, pattern: re.Pattern[str]) -> Iterator[tuple[int, str]]:
+    """Line and text of what the docstrings name by a pattern: its group if it has one."""
+    for text in docstrings(tree):
+        for found in pattern.finditer(str(text.value)):
+            yield text.lineno, found[found.lastindex or 0]
+
+
+def error_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Errors that docstrings name."""
+    yield from names_in_docstrings(tree, _ERROR_NAME)
+
+
+def module_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Modules of ours, or names in them, that docstrings name."""
+    yield from names_in_docstrings(tree, _MODULE_NAME)
+
+
+def identifiers(tree: ast.Module) -> Iterator[str]:
+    """Names that code defines, imports or uses."""
+    for node in nodes(tree):
+        match node:
+            case ast.ClassDef(name=name) | ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name):
+                yield name.rpartition(".")[2]
+            case _:
+                pass
 
 
 def public_functions_without_docstring(tree: ast.Module) -> Iterator[Finding]:

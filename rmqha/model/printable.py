@@ -15,8 +15,8 @@ MAX_NAME_CHARS = 255
 
 
 def printable(text: str, *, lines: bool = True) -> str:
-    r"""The text with invisible characters as \uXXXX, which JSON reads as the same characters. `lines`: line ends and tabs
-    are left as they are."""
+    r"""The text with invisible characters as \uXXXX, which JSON reads as the same characters. `lines`: line ends and
+    tabs are left as they are."""
     return (_LINES if lines else _WORDS).sub(_escaped, text)
 
 
