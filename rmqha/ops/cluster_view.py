@@ -171,8 +171,8 @@ def problems(view: ClusterView) -> dict[str, str]:
 
 
 def faults(view: ClusterView) -> dict[str, str]:
-    """`problems`, and what else is wrong with nodes that do their part: their disks, their logs, sends that wait. What
-    `rmqha health` calls a fault is one here."""
+    """Problems as of `problems`, and faults of nodes that do their part: of their disks and logs, and sends that wait.
+    They are the faults of `rmqha health`."""
     found = problems(view)
     for name, node in view.nodes.items():
         words = "" if node.replica is None else _own_faults(node.replica)

@@ -17,7 +17,7 @@ from rmqha.client.admin import Admin
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.model.message import MAX_TOPIC_BYTES, RETRY_PREFIX
-from rmqha.ops.answer import reading
+from rmqha.ops.answer import readable_answer
 from rmqha.ops.messaging import consumer_group, resending, timers, topics, transactions
 from rmqha.ops.messaging.brokers import (
     all_brokers,

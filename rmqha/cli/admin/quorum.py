@@ -364,13 +364,15 @@ def transfer(name: str | None, controllers: list[str], state: ClusterState | Non
 
     async def asking() -> tuple[str, str]:
         async with open_client() as client:
-            addresses = (await ask_quorum(client, controllers)).word["addresses"]
+            addresses = (await ask_quorum(client, controllers)).answer["addresses"]
             ext = {"node": member_id(name, addresses, names)} if name else {}
             reply = await _ask_leader(client, controllers, RequestCode.RMQHA_TRANSFER_LEADERSHIP, **ext)
             with readable_answer(controllers[0], "a controller's"):
                 target = reply.ext["node"]
             with within(CHANGE_TIMEOUT_MS / 1000):
-                await _until(client, controllers, lambda quorum: bool(quorum.leader) and quorum.word["node"] == target)
+                await _until(
+                    client, controllers, lambda quorum: bool(quorum.leader) and quorum.answer["node"] == target
+                )
                 return target, node_titles(addresses, names).get(target, target)
         raise RmqhaError(f"{target} has not taken over; the group keeps its leader, see rmqha quorum show")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmqha.cli.messaging.asking import asked, topic_option
+from rmqha.cli.messaging.asking import ask_admin, topic_option
 from rmqha.cli.moments import age_text
 from rmqha.cli.options import echo_json, namesrv_option, output_option
 from rmqha.cli.plain_table import echo_table
@@ -52,7 +52,7 @@ def transactions(topic: str | None, namesrv: str, output: str) -> None:
             raise UnreachableError("; ".join(f"{name}: {why}" for name, why in sorted(told.silent.items())))
         return told, await given_up_count(admin) if topic is None else 0
 
-    told, given_up = asked(namesrv, question)
+    told, given_up = ask_admin(namesrv, question)
     if output == "json":
         groups = {name: _json(found) for name, found in sorted(told.answers.items())}
         echo_json({"groups": groups, "silent": told.silent} | ({} if topic is not None else {"givenUp": given_up}))

@@ -33,16 +33,16 @@ def broker_node(state: ClusterState, name: str) -> NodeRecord:
 
 
 def keep_advice(state: ClusterState, group: str) -> str:
-    """What to do that the next `rmqha up` starts as many brokers of the group as there are now; "" if its file says so.
+    """Advice so that the next `rmqha up` starts as many brokers of the group as there are now; "" if its file says so.
     The file of the quick start is the package's, which no one should write into."""
     count = sum(1 for other in state.brokers if other.group == group)
     path = Path(state.cluster_file)
     try:
-        spec = load(path, ha_mode=state.ha_mode, directory=state.directory)
-        if any(item.name == group and item.replicas == count for item in spec.groups):
-            return ""
+        groups = load(path, ha_mode=state.ha_mode, directory=state.directory).groups
     except RmqhaError:
-        pass  # it was moved or is being edited: the advice names it all the same
+        groups = ()  # the file was moved or is being edited: the advice names it all the same
+    if any(item.name == group and item.replicas == count for item in groups):
+        return ""
     if path == Path(__file__).with_name("quickstart.toml"):
         ap = " --ap" if state.ha_mode == "ap" else ""
         return f"start the cluster by `rmqha up --brokers {count}{ap}` from now on"

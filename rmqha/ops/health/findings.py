@@ -114,10 +114,10 @@ def _refused(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Brokers that name servers do not accept, one finding for each: no client finds them, and none of the others need
     know them."""
     reasons: dict[str, tuple[str, str, list[str]]] = {}
-    for word in snapshot.of_kind(ServerKind.NAME_SERVER):
-        told = (word.name_server.refused if word.name_server is not None else None) or {}
+    for report in snapshot.of_kind(ServerKind.NAME_SERVER):
+        told = (report.name_server.refused if report.name_server is not None else None) or {}
         for address, (group, reason) in told.items():
-            reasons.setdefault(address, (group, reason, []))[2].append(word.title)
+            reasons.setdefault(address, (group, reason, []))[2].append(report.title)
     for address, (group, reason, titles) in sorted(reasons.items()):
         broker = snapshot.server(ServerKind.BROKER, address)
         where = broker.title if broker is not None else f"broker {address}"

@@ -9,7 +9,7 @@ from typing import Any
 from rmqha.client.admin import Admin
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError
-from rmqha.ops.answer import reading
+from rmqha.ops.answer import readable_answer
 from rmqha.ops.messaging.brokers import AskedBroker, BrokerAnswers, ask_json, from_each
 from rmqha.wire.command import Command
 
@@ -46,7 +46,7 @@ async def count_delayed(
             if error.code not in (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.NO_PERMISSION):
                 raise
             return None
-        with reading(broker.address, "a broker's"):
+        with readable_answer(broker.address, "a broker's"):
             return DelayedMessages.from_json(body)
 
     return await from_each(brokers, ask)

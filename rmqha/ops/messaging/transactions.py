@@ -10,7 +10,7 @@ from rmqha.client.admin import Admin
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError
 from rmqha.model.message import CHECK_MAX_TOPIC, HALF_TOPIC, TRANSACTION_GROUP
-from rmqha.ops.answer import reading
+from rmqha.ops.answer import readable_answer
 from rmqha.ops.messaging.brokers import (
     AskedBroker,
     BrokerAnswers,
@@ -72,7 +72,7 @@ async def open_transactions(admin: Admin, topic: str | None = None) -> BrokerAns
             if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
             return await _upper_bound(admin, broker)
-        with reading(broker.address, "a broker's"):
+        with readable_answer(broker.address, "a broker's"):
             return OpenTransactions.from_json(body)
 
     return await from_each(brokers, ask)
@@ -88,7 +88,7 @@ async def _upper_bound(admin: Admin, broker: AskedBroker) -> OpenTransactions:
         if error.code != ResponseCode.TOPIC_NOT_EXIST:
             raise
         return OpenTransactions(0, 0, 0)  # no transaction has come to this group yet
-    with reading(broker.address, "a broker's"):
+    with readable_answer(broker.address, "a broker's"):
         for row in queue_table(body, broker.address).values():
             waiting += max(0, int(row["brokerOffset"]) - int(row["consumerOffset"]))
     return OpenTransactions(0, waiting, waiting, is_upper_bound=waiting > 0)

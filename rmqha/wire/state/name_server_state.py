@@ -11,9 +11,9 @@ VERSION = 1
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class NameServerState(JsonRecord):
-    """`follows` and `event_index`: the controller whose elections it follows, and the version reached; None if it
-    follows none. `contested`: addresses, by group, of brokers that register under one id and displace each other.
-    `refused`: brokers that it does not accept, by address: the name of the group, and why."""
+    """State of a name server. `follows` and `event_index`: the controller whose elections it follows, and the version
+    reached; None if it follows none. `contested`: addresses, by group, of brokers that register under one id and
+    displace each other. `refused`: brokers that it does not accept, by address: the name of the group, and why."""
 
     version: int = VERSION
     release: str | None = part()

@@ -17,7 +17,7 @@ from rmqha.cli.admin import topic
 def test_no_topic_is_a_sentence_and_no_topic_to_a_script(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], names: list[str], out: str, said: bool
 ) -> None:
-    monkeypatch.setattr(topic, "asked", lambda namesrv, question: names)
+    monkeypatch.setattr(topic, "ask_admin", lambda namesrv, question: names)
     result: Any = CliRunner().invoke(topic.topic, ["ls", "--namesrv", "127.0.0.1:1", *arguments])
     assert (result.exit_code, result.stdout) == (0, out)
     assert ("there is no topic yet" in result.stderr) is said

@@ -19,7 +19,7 @@ NONE = OpenTransactions(NOW_MS, 0, 0)
 
 
 def run(monkeypatch: pytest.MonkeyPatch, told: BrokerAnswers[OpenTransactions], given_up: int, *arguments: str) -> Any:
-    monkeypatch.setattr(transactions, "asked", lambda namesrv, question: (told, given_up))
+    monkeypatch.setattr(transactions, "ask_admin", lambda namesrv, question: (told, given_up))
     runner = CliRunner(env={"COLUMNS": "80"})
     return runner.invoke(transactions.transactions, ["--namesrv", "127.0.0.1:1", *arguments])
 
