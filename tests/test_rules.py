@@ -65,7 +65,7 @@ def _cuts_what_was_confirmed(*args: Any, **kwargs: Any) -> Alignment:
 
 def _master_by_memory(self: Replica, now_ms: int) -> None:
     REAL_START(self, now_ms)
-    if self._log.epochs.last is not None and self._link.broker_id == 1:
+    if self._log.epochs.last is not None and self._controller.broker_id == 1:
         self.role, self.is_master = Role.MASTER, True
 
 

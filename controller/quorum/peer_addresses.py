@@ -7,7 +7,7 @@ yet. A controller that was added after the last known entry tells its address in
 from __future__ import annotations
 
 from controller.config import ControllerConfig
-from rmqha.ha.stream.registered import is_name, same_host
+from rmqha.ha.stream.registered import is_host_name, same_host
 from rmqha.raft.node import RaftNode
 from rmqha.raft.quorum import id_of
 
@@ -44,7 +44,7 @@ class PeerAddresses:
         """True if a controller of the group may connect from `host`: its address is equal, or a name that is not
         resolved here."""
         addresses = [*self._config.peers.values(), *(address for _, address in self.members())]
-        return any(is_name(item) or same_host(item, host) for item in map(_host, addresses) if item)
+        return any(is_host_name(item) or same_host(item, host) for item in map(_host, addresses) if item)
 
     def finding(self) -> str:
         """One sentence about the group at the start, "" if all is as expected."""

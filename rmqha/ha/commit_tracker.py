@@ -30,15 +30,20 @@ class CommitTracker:
     """High watermark of one master, and the sends that wait for it."""
 
     def __init__(
-        self, config: BrokerConfig, log: ReplicaLog, link: ControllerClient, keeper: SyncStateSetManager, tracer: Tracer
+        self,
+        config: BrokerConfig,
+        log: ReplicaLog,
+        controller: ControllerClient,
+        set_manager: SyncStateSetManager,
+        tracer: Tracer,
     ) -> None:
         self.releasable = PhyOffset(0)
         """Records that end at or below it may be answered SEND_OK; 0 on a slave."""
         self.waits = AckQueue(config.sync_flush_timeout if config.sync_flush else config.slave_timeout)
         self._config = config
         self._log = log
-        self._link = link
-        self._set = keeper
+        self._controller = controller
+        self._set = set_manager
         self._tracer = tracer
         self._needs_whole_set = config.mode is HaMode.CP or config.all_ack_in_sync_state_set
         self._last_confirm = PhyOffset(0)
@@ -59,7 +64,7 @@ class CommitTracker:
 
     def is_sole_copy(self) -> bool:
         sync = self._set.state
-        own = (self._link.broker_id,)
+        own = (self._controller.broker_id,)
         return self.total_replicas == 2 and sync.confirmed == own and sync.union == own
 
     @property
@@ -83,7 +88,7 @@ class CommitTracker:
             return (
                 f"the confirmed set {list(sync.confirmed)} has less than {self._set.majority} of {self.total_replicas}"
             )
-        if self._link.is_away(now_ms):
+        if self._controller.is_away(now_ms):
             # Without a controller the set cannot shrink, so a send would only wait for its time-out (ruling 5).
             gone = self._set.unreachable(connections)
             if gone:

@@ -32,13 +32,13 @@ ELECT_INTERVAL_MS = 1000
 UNCLEAN_INTERVAL_MS = 1000
 UNFIT_INTERVAL_MS = 5000
 OWN_CONTROLLER_KEY = "probeTimeoutMs"
-UNHEARD = (ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, ResponseCode.NO_PERMISSION)
+HEARTBEAT_REFUSED = (ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, ResponseCode.NO_PERMISSION)
 """Answers to a heartbeat that does not count; registering tells what is wrong."""
 AWAY_AFTER_MS = 2000
 """Without any answer for so long the controllers count as away (ruling 5)."""
 
 
-class LinkState(Enum):
+class RegistrationState(Enum):
     APPLYING = "applying for an id"
     REGISTERING = "registering"
     REGISTERED = "registered"
@@ -76,13 +76,13 @@ class ControllerClient:
         report: Callable[[int], dict[str, str]] = lambda now_ms: {},
     ) -> None:
         self.broker_id: BrokerId | None = identity.broker_id()
-        self.state = LinkState.REGISTERING if self.broker_id is not None else LinkState.APPLYING
+        self.state = RegistrationState.REGISTERING if self.broker_id is not None else RegistrationState.APPLYING
         self.answered_at_ms: int | None = None
         self.refusal = ""
         """The reason why the controllers refuse this replica, in their words; empty when they do not."""
         self._preferred_id = None if self.broker_id is not None or config.broker_id <= 0 else BrokerId(config.broker_id)
         """The id of the file, until the controllers have refused it."""
-        self._told_unclean = False
+        self._registered_unclean = False
         self._must_read_config = config.mode is HaMode.CP
         self._config = config
         self._identity = identity
@@ -130,19 +130,19 @@ class ControllerClient:
     # --- time -----------------------------------------------------------------------------------------------------
     def timeout(self, now_ms: int) -> None:
         match self.state:
-            case LinkState.APPLYING:
+            case RegistrationState.APPLYING:
                 codes = (RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, RequestCode.CONTROLLER_APPLY_BROKER_ID)
                 if now_ms >= self._step_at_ms and not self._waits_for(*codes):
                     self._apply_id(now_ms)
-            case LinkState.REGISTERING:
+            case RegistrationState.REGISTERING:
                 codes = (RequestCode.CONTROLLER_GET_CONFIG, RequestCode.CONTROLLER_REGISTER_BROKER)
                 if now_ms >= self._step_at_ms and not self._waits_for(*codes):
                     if self._must_read_config:
                         self._call(RequestCode.CONTROLLER_GET_CONFIG, {})
                     else:
                         self._register(now_ms)
-            case LinkState.REGISTERED:
-                self._keep_in_touch(now_ms)
+            case RegistrationState.REGISTERED:
+                self._send_periodic_requests(now_ms)
 
     def _apply_id(self, now_ms: int) -> None:
         pending = self._identity.pending()
@@ -171,10 +171,10 @@ class ControllerClient:
             "unclean": "true" if heartbeat_values.unclean else "false",
             "acceptedEpoch": str(heartbeat_values.accepted_epoch),
         }
-        self._told_unclean = heartbeat_values.unclean
+        self._registered_unclean = heartbeat_values.unclean
         self._call(RequestCode.CONTROLLER_REGISTER_BROKER, ext)
 
-    def _keep_in_touch(self, now_ms: int) -> None:
+    def _send_periodic_requests(self, now_ms: int) -> None:
         config, heartbeat_values = self._config, self._heartbeat_values()
         if heartbeat_values.unclean:
             # Registering again also takes this replica out of the set if an election has put it there unknowingly.
@@ -198,7 +198,7 @@ class ControllerClient:
 
     def heartbeat(self, now_ms: int) -> None:
         """Send one now; the next follows an interval later."""
-        if self.state is not LinkState.REGISTERED or self._heartbeat_values().unclean:
+        if self.state is not RegistrationState.REGISTERED or self._heartbeat_values().unclean:
             return
         config, heartbeat_values = self._config, self._heartbeat_values()
         self._heartbeat_at_ms = now_ms + config.controller_heartbeat_interval_millis
@@ -249,7 +249,7 @@ class ControllerClient:
         return self._call(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, ext, body)
 
     def deadline_ms(self) -> int | None:
-        if self.state is not LinkState.REGISTERED:
+        if self.state is not RegistrationState.REGISTERED:
             waits = self._waits_for(
                 RequestCode.CONTROLLER_GET_NEXT_BROKER_ID,
                 RequestCode.CONTROLLER_APPLY_BROKER_ID,
@@ -257,18 +257,18 @@ class ControllerClient:
                 RequestCode.CONTROLLER_REGISTER_BROKER,
             )
             return None if waits else self._step_at_ms
-        unclean, is_content = self._candidacy()
+        unclean, wants_no_election = self._candidacy()
         if unclean:
             return self._info_at_ms
-        if is_content or self._config.async_learner:
+        if wants_no_election or self._config.async_learner:
             return self._heartbeat_at_ms
         return min(self._heartbeat_at_ms, self._elect_at_ms)
 
     # --- in -------------------------------------------------------------------------------------------------------
-    def register_anew(self, now_ms: int) -> None:
+    def register_again(self, now_ms: int) -> None:
         """The controllers do not know this session, or what they were told has changed."""
-        if self.state is LinkState.REGISTERED:
-            self.state = LinkState.REGISTERING
+        if self.state is RegistrationState.REGISTERED:
+            self.state = RegistrationState.REGISTERING
             self._step_at_ms = now_ms
 
     def replied(self, now_ms: int, call_id: int, reply: Command | None) -> RequestCode | None:
@@ -282,20 +282,20 @@ class ControllerClient:
         self.answered_at_ms = now_ms
         match code:
             case RequestCode.CONTROLLER_GET_NEXT_BROKER_ID:
-                self._next_id_given(now_ms, reply)
+                self._next_id_answered(now_ms, reply)
             case RequestCode.CONTROLLER_APPLY_BROKER_ID:
                 self._id_applied(now_ms, reply)
             case RequestCode.CONTROLLER_GET_CONFIG:
-                self._config_shown(now_ms, reply)
+                self._config_answered(now_ms, reply)
             case RequestCode.CONTROLLER_REGISTER_BROKER:
                 self._registered(now_ms, reply)
-            case RequestCode.BROKER_HEARTBEAT if reply.code in UNHEARD:
-                self.register_anew(now_ms)
+            case RequestCode.BROKER_HEARTBEAT if reply.code in HEARTBEAT_REFUSED:
+                self.register_again(now_ms)
             case _:
                 return code
         return code
 
-    def _next_id_given(self, now_ms: int, reply: Command) -> None:
+    def _next_id_answered(self, now_ms: int, reply: Command) -> None:
         given = reply.ext.get("nextBrokerId", "")
         if reply.code != ResponseCode.SUCCESS or not given.isdigit() or int(given) < 1:
             self._refused(now_ms, reply)
@@ -309,7 +309,7 @@ class ControllerClient:
         if reply.code == ResponseCode.SUCCESS:
             self._identity.confirm()
             self.broker_id = pending[0]
-            self.state = LinkState.REGISTERING
+            self.state = RegistrationState.REGISTERING
             self._step_at_ms = now_ms
             self._tracer.event("id_applied", broker_id=self.broker_id)
             return
@@ -317,10 +317,12 @@ class ControllerClient:
             self._preferred_id = None
             self._identity.abandon()
             if self.broker_id is not None:
-                self.state = LinkState.REGISTERING  # somebody else has this id: `refusal` says so until that changes
+                self.state = (
+                    RegistrationState.REGISTERING
+                )  # somebody else has this id: `refusal` says so until that changes
         self._refused(now_ms, reply)
 
-    def _config_shown(self, now_ms: int, reply: Command) -> None:
+    def _config_answered(self, now_ms: int, reply: Command) -> None:
         """Ruling 10: under a controller that elects uncleanly the CP promise cannot be kept, so this replica stays out.
         Ours never does so to a CP group, whatever the key says; it is known by a key of its own."""
         lines = bytes(reply.body).decode(errors="replace").splitlines()
@@ -337,22 +339,22 @@ class ControllerClient:
         if reply.code != ResponseCode.SUCCESS:
             self._refused(now_ms, reply)
             if reply.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
-                self._apply_anew(now_ms)
+                self._apply_for_same_id(now_ms)
             return
         self.refusal = ""
-        if self.state is not LinkState.REGISTERED:
+        if self.state is not RegistrationState.REGISTERED:
             self._tracer.event("registered", broker_id=self.broker_id)
-        self.state = LinkState.REGISTERED
-        if self._heartbeat_values().unclean != self._told_unclean:
-            self.register_anew(now_ms)  # that changed while the request was under way
+        self.state = RegistrationState.REGISTERED
+        if self._heartbeat_values().unclean != self._registered_unclean:
+            self.register_again(now_ms)  # that changed while the request was under way
         self._heartbeat_at_ms = self._elect_at_ms = now_ms
         self._info_at_ms = now_ms + UNCLEAN_INTERVAL_MS
 
-    def _apply_anew(self, now_ms: int) -> None:
+    def _apply_for_same_id(self, now_ms: int) -> None:
         """The controllers never issued this id, or have forgotten it: apply for the same one (nothing is deleted)."""
         assert self.broker_id is not None, "only a replica with an id registers"
         self._identity.begin(self.broker_id, self._check_code(now_ms, self.broker_id))
-        self.state = LinkState.APPLYING
+        self.state = RegistrationState.APPLYING
 
     def _check_code(self, now_ms: int, broker_id: int) -> str:
         config = self._config

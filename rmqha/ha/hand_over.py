@@ -25,7 +25,7 @@ class _Waiting:
     begun_ms: int
     until_ms: int
     token: Token
-    told: bool = False
+    is_answered: bool = False
     is_urgent: bool = False
     """True once `urgent_at_ms` has passed."""
 
@@ -56,7 +56,7 @@ class HandOver:
     def end(self, why: str) -> list[HandedOver]:
         """Go back to idle; a request that is not answered yet is refused for the reason `why`."""
         waiting, self._waiting = self._waiting, None
-        return [] if waiting is None or waiting.told else [HandedOver(waiting.token, why)]
+        return [] if waiting is None or waiting.is_answered else [HandedOver(waiting.token, why)]
 
     def advance(
         self, now_ms: int, own_max: PhyOffset, target_ack: PhyOffset | None, waiting_count: int
@@ -67,12 +67,12 @@ class HandOver:
         waiting = self._waiting
         if waiting is None:
             return []
-        if waiting.told:
+        if waiting.is_answered:
             return self.end("") if now_ms >= waiting.until_ms else []
         waiting.is_urgent = now_ms >= waiting.urgent_at_ms
         level = target_ack is not None and target_ack >= own_max
         if level and (not waiting_count or waiting.is_urgent):
-            waiting.told, waiting.until_ms = True, now_ms + RESUME_AFTER_MS
+            waiting.is_answered, waiting.until_ms = True, now_ms + RESUME_AFTER_MS
             return [HandedOver(waiting.token, "", own_max)]
         if now_ms < waiting.until_ms:
             return []
@@ -86,4 +86,4 @@ class HandOver:
         waiting = self._waiting
         if waiting is None:
             return None
-        return waiting.until_ms if waiting.told or waiting.is_urgent else waiting.urgent_at_ms
+        return waiting.until_ms if waiting.is_answered or waiting.is_urgent else waiting.urgent_at_ms

@@ -71,17 +71,17 @@ class Replica(RoleHolder):
         self._config = config
         self._log = log
         self._tracer = tracer
-        self._link = ControllerClient(
+        self._controller = ControllerClient(
             config, identity, tracer, self._heartbeat_values, self._candidacy, wall_offset_ms, self._report
         )
         last = log.epochs.last
         super().__init__(Epoch(max(log.highest_epoch, last.epoch if last else 0)))
         self._has_master = False
-        self._sized_epoch, self._sized_call_id = NO_EPOCH, 0
+        self._total_replicas_epoch, self._total_replicas_call_id = NO_EPOCH, 0
         """Epoch of the group information that last set the number of replicas, and the last call made before it
         came."""
-        self._set = SyncStateSetManager(config, log, self._link, tracer, may_join)
-        self._commitment = CommitTracker(config, log, self._link, self._set, tracer)
+        self._set = SyncStateSetManager(config, log, self._controller, tracer, may_join)
+        self._commit_tracker = CommitTracker(config, log, self._controller, self._set, tracer)
         self._writes = LogWrites(writer or SynchronousLogWrites())
         self._is_stuck = False
         """True if a change of the log takes so long that another replica should lead."""
@@ -91,14 +91,14 @@ class Replica(RoleHolder):
         """True if the log was unclean before the master's last bytes came: the controllers know it."""
         self._client: HaClient | None = None
         self._stopping_at_ms: int | None = None
-        self._hand_over_told = False
-        self._switch = HandOver()
+        self._has_reported_stop = False
+        self._hand_over = HandOver()
         self._table_waits = table_waits
         self.newest_master_address = ""
         """Broker address of the newest master known, even if its epoch is not durable here yet."""
         self._speed = CopySpeed()
         self._copy_limit = CopyLimit(config.ha_transfer_bytes_per_second, lambda item: item in self._set.state.union)
-        self._slaves = Slaves(config, log, self._link, self._copy_limit, tracer)
+        self._slaves = Slaves(config, log, self._controller, self._copy_limit, tracer)
         self._disk_problem, self._disk_hangs = "", False
         self._epoch_refusal = ""
         """Error of the disk that kept the newest epoch from being recorded; "" for none."""
@@ -114,22 +114,22 @@ class Replica(RoleHolder):
     def timeout(self, now_ms: int) -> None:
         """Advance the timers; called at or after `deadline_ms`. It is idempotent."""
         self._is_stuck = self._writes.is_stuck(now_ms)
-        self._link.timeout(now_ms)
+        self._controller.timeout(now_ms)
         if self._client is not None:
             self._actions += self._client.timeout(now_ms)
         self._slaves.timeout(now_ms)
         self._actions += self._slaves.take()
         if self.is_master:
-            self._actions += self._commitment.expire(now_ms)
+            self._actions += self._commit_tracker.expire(now_ms)
         self._settle(now_ms)
 
     def deadline_ms(self) -> int | None:
-        known = [self._link.deadline_ms(), self._commitment.waits.deadline_ms(), *self._slaves.deadlines_ms()]
+        known = [self._controller.deadline_ms(), self._commit_tracker.waits.deadline_ms(), *self._slaves.deadlines_ms()]
         if self._client is not None:
             known.append(self._client.deadline_ms())
         if self.is_master:
-            known += (self._set.deadline_ms(), self._switch.deadline_ms())
-        if self._stopping_at_ms is not None and not self._hand_over_told:
+            known += (self._set.deadline_ms(), self._hand_over.deadline_ms())
+        if self._stopping_at_ms is not None and not self._has_reported_stop:
             known.append(self._stopping_at_ms + HAND_OVER_AFTER_MS)
         due = [item for item in known if item is not None]
         return min(due) if due else None
@@ -141,7 +141,7 @@ class Replica(RoleHolder):
 
     # --- controller -----------------------------------------------------------------------------------------------
     def controller_replied(self, now_ms: int, call_id: int, reply: Command | None) -> None:
-        code = self._link.replied(now_ms, call_id, reply)
+        code = self._controller.replied(now_ms, call_id, reply)
         try:
             if code is RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET:
                 self._set.replied(now_ms, call_id, reply)
@@ -153,20 +153,20 @@ class Replica(RoleHolder):
                     self._apply(now_ms, info, call_id)
         except RemoteProtocolError as error:
             self._tracer.event("controller_nonsense", reason=str(error))
-        self._link.timeout(now_ms)
+        self._controller.timeout(now_ms)
         self._settle(now_ms)
 
     def role_notified(self, now_ms: int, command: Command) -> None:
         """Request 1008 arrived. Raises RemoteProtocolError if it cannot be read."""
         info = parse_group_info(command)
-        if info is not None and self._link.broker_id is not None:
+        if info is not None and self._controller.broker_id is not None:
             self._apply(now_ms, info)
             self._settle(now_ms)
 
-    def role_doubted(self, now_ms: int) -> None:
+    def role_notified_unproven(self, now_ms: int) -> None:
         """Request 1008 arrived from a peer that has not proved to be a controller: ask the controllers."""
-        if self._link.broker_id is not None:
-            self._link.group_changed()
+        if self._controller.broker_id is not None:
+            self._controller.group_changed()
             self._settle(now_ms)
 
     def _heartbeat_values(self) -> HeartbeatValues:
@@ -179,19 +179,19 @@ class Replica(RoleHolder):
             log.confirm_offset,
             log.unclean,
             self._has_master,
-            self._hand_over_told or self._is_stuck,
+            self._has_reported_stop or self._is_stuck,
             self._set.total_replicas,
         )
 
     def _candidacy(self) -> tuple[bool, bool]:
-        return self._log.unclean, self._has_master or self._hand_over_told or self._is_stuck
+        return self._log.unclean, self._has_master or self._has_reported_stop or self._is_stuck
 
     def _report(self, now_ms: int) -> dict[str, str]:
         """Heartbeat fields that only rmqha's controllers read."""
         slaves = self._slaves.connections if self.is_master else ()
         return {
             "zone": self._config.broker_zone,
-            "boundTotalReplicas": str(self._commitment.total_replicas),
+            "boundTotalReplicas": str(self._commit_tracker.total_replicas),
             "diskProblem": self._disk_problem or self._room_refusal or (WAITS_FOR_DISK if self._is_stuck else ""),
             "slaves": self._speed.report(now_ms, self._log.max_phy_offset, slaves),
         }
@@ -201,7 +201,7 @@ class Replica(RoleHolder):
         """The reason why the disk takes no more sends, or none of the master's bytes; "" for none."""
         return self.disk_refusal or ("" if self._client is None else self._client.lacks_room)
 
-    def master_told(self, now_ms: int, master_address: str, ha_address: str) -> None:
+    def master_discovered(self, now_ms: int, master_address: str, ha_address: str) -> None:
         """Ignore the master that a name server knows: the controllers decide."""
 
     def disk_probed(self, now_ms: int, problem: str, *, hangs: bool = False) -> None:
@@ -209,7 +209,7 @@ class Replica(RoleHolder):
         if problem != self._disk_problem:
             self._disk_problem, self._disk_hangs = problem, hangs
             self._tracer.event("disk_problem" if problem else "disk_well", reason=problem)
-            self._link.heartbeat(now_ms)
+            self._controller.heartbeat(now_ms)
             self._settle(now_ms, check_set=False)
 
     def hand_over(self, now_ms: int, epoch: Epoch, target: BrokerId | None, timeout_ms: int, token: Token) -> None:
@@ -220,16 +220,16 @@ class Replica(RoleHolder):
             self._actions.append(HandedOver(token, refusal))
             return
         if target is None:
-            self._actions += self._switch.end("cancelled")
+            self._actions += self._hand_over.end("cancelled")
             self._actions.append(HandedOver(token, ""))
         else:
-            self._actions += self._switch.begin(now_ms, target, timeout_ms, token)
+            self._actions += self._hand_over.begin(now_ms, target, timeout_ms, token)
         self._settle(now_ms)
 
     def _apply(self, now_ms: int, info: GroupInfo, call_id: int = 0) -> None:
         """Take the role that the controller's group information gives, unless it is outdated. It is level-triggered.
         `call_id`: the call that it answers, 0 for a notice."""
-        own_id = self._link.broker_id
+        own_id = self._controller.broker_id
         assert own_id is not None, "a replica without an id asks for nothing about its group"
         if info.epoch < self.epoch:
             self._stale_count += 1
@@ -237,9 +237,9 @@ class Replica(RoleHolder):
         if self._writes.is_waiting:
             self._missed_group_change = True
             return
-        self._take_size(now_ms, info, call_id)
+        self._take_total_replicas(now_ms, info, call_id)
         self._set.drained_ids = info.drained_ids
-        self._slaves.admit(now_ms, self._slaves.admission.told(now_ms, info.registered), self.epoch)
+        self._slaves.admit(now_ms, self._slaves.admission.registrations_received(now_ms, info.registered), self.epoch)
         if info.master_id is None:
             self._has_master = False
             return
@@ -259,20 +259,24 @@ class Replica(RoleHolder):
             return
         self._become_slave(now_ms, info, own_id)
 
-    def _take_size(self, now_ms: int, info: GroupInfo, call_id: int) -> None:
+    def _take_total_replicas(self, now_ms: int, info: GroupInfo, call_id: int) -> None:
         """Take the number of replicas from group information. A smaller number counts only in the answer to a later
         call or in a later epoch: an outdated one would let this master acknowledge with fewer members than the
         controllers count on (ruling 15)."""
         total_replicas, known = info.total_replicas, self._set.total_replicas
         if total_replicas is None:
             return
-        if total_replicas < known and info.epoch <= self._sized_epoch and call_id <= self._sized_call_id:
+        if (
+            total_replicas < known
+            and info.epoch <= self._total_replicas_epoch
+            and call_id <= self._total_replicas_call_id
+        ):
             self._stale_count += 1
             return
-        self._sized_epoch, self._sized_call_id = info.epoch, self._link.last_call_id
+        self._total_replicas_epoch, self._total_replicas_call_id = info.epoch, self._controller.last_call_id
         if total_replicas != known:
             self._set.total_replicas = total_replicas
-            self._link.register_anew(now_ms)  # the controllers also go by what a master declares
+            self._controller.register_again(now_ms)  # the controllers also go by what a master declares
 
     def _unclean_election(self, info: GroupInfo) -> bool:
         """Accept an election of this unclean replica. After an unclean boot an old epoch is never resumed, and only an
@@ -313,7 +317,7 @@ class Replica(RoleHolder):
         self._enter(Promoting(info.epoch, own_id, self._config.address, last.start_offset, log.max_phy_offset))
         members = info.members if info.members else (own_id,)
         self._set.begin(now_ms, own_id, info.epoch, members, info.set_epoch, resumed=info.epoch == before)
-        if self._config.mode is HaMode.AP or self._commitment.total_replicas == 1:
+        if self._config.mode is HaMode.AP or self._commit_tracker.total_replicas == 1:
             log.set_confirm_offset(log.max_phy_offset)
         return [RoleChanged(Role.MASTER, self.epoch, own_id, self.master_address)]
 
@@ -332,7 +336,7 @@ class Replica(RoleHolder):
         self._enter(Slave(info.epoch, info.master_id, info.master_address))
         if self._client is None:
             self._client = HaClient(self._config, self._log, self._writes, own_id, self._tracer)
-        self._client.told(info.epoch, info.unclean_epoch)
+        self._client.set_master_epoch(info.epoch, info.unclean_epoch)
         actions = self._client.follow(now_ms, ha_address) if ha_address else []
         return actions if told else [*actions, RoleChanged(Role.SLAVE, info.epoch, info.master_id, info.master_address)]
 
@@ -392,11 +396,11 @@ class Replica(RoleHolder):
             self._report_unclean_state(now_ms)
         if self._missed_group_change and not self._writes.is_waiting:
             self._missed_group_change = False
-            self._link.group_changed()
+            self._controller.group_changed()
         if self._is_stuck:
             self._is_stuck = False
-            self._link.heartbeat(now_ms)
-        self._link.timeout(now_ms)
+            self._controller.heartbeat(now_ms)
+        self._controller.timeout(now_ms)
         self._settle(now_ms)
 
     @property
@@ -406,8 +410,8 @@ class Replica(RoleHolder):
 
     def _leave_role(self, reason: str) -> None:
         """Close all HA connections: acknowledgements count only in the epoch of their connection."""
-        self._actions += self._commitment.abandon()
-        self._actions += self._switch.end("this broker is no longer the master")
+        self._actions += self._commit_tracker.abandon()
+        self._actions += self._hand_over.end("this broker is no longer the master")
         self._slaves.close(reason)
         self._actions += self._slaves.take()
         if self._client is not None:
@@ -450,16 +454,16 @@ class Replica(RoleHolder):
             return
         if not self._reported_unclean:
             self._reported_unclean = True
-            self._link.register_anew(now_ms)  # the controller must know it before it elects
-            self._link.timeout(now_ms)
+            self._controller.register_again(now_ms)  # the controller must know it before it elects
+            self._controller.timeout(now_ms)
         # An unclean replica that has all that its master had at the handshake is clean again (ruling 3).
         if self._client is not None and self._client.is_caught_up:
             self._actions += self._writes.make(now_ms, self._log.mark_clean, self._whole_again)
 
     def _whole_again(self, now_ms: int) -> list[Action]:
         self._tracer.event("whole_again", max_phy_offset=self._log.max_phy_offset)
-        self._link.register_anew(now_ms)
-        self._link.timeout(now_ms)
+        self._controller.register_again(now_ms)
+        self._controller.timeout(now_ms)
         return []
 
     def ha_sent(self, now_ms: int, conn_id: int) -> None:
@@ -495,11 +499,11 @@ class Replica(RoleHolder):
             return ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is not the master of its group"
         if self._stopping_at_ms is not None:
             return ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is stopping"
-        if self._switch.target is not None:
-            return ResponseCode.SERVICE_NOT_AVAILABLE, f"replica {self._switch.target} is about to become master"
+        if self._hand_over.target is not None:
+            return ResponseCode.SERVICE_NOT_AVAILABLE, f"replica {self._hand_over.target} is about to become master"
         if self.disk_refusal:
             return ResponseCode.SERVICE_NOT_AVAILABLE, self.disk_refusal
-        short = self._commitment.shortage(now_ms, self._slaves.connections)
+        short = self._commit_tracker.shortage(now_ms, self._slaves.connections)
         if short:
             return ResponseCode.SYSTEM_ERROR, f"in-sync replicas not enough: {short}"
         if self.role is Role.PROMOTING:
@@ -513,7 +517,7 @@ class Replica(RoleHolder):
         if not self.is_master:
             self._actions.append(Complete(token, AckStatus.SERVICE_NOT_AVAILABLE))
         else:
-            self._actions += self._commitment.wait(now_ms, end_offset, token)
+            self._actions += self._commit_tracker.wait(now_ms, end_offset, token)
 
     # --- conclusions: called after every input --------------------------------------------------------------------
     def _settle(self, now_ms: int, *, check_set: bool = True) -> None:
@@ -524,23 +528,23 @@ class Replica(RoleHolder):
             if check_set:
                 self._set.maintain(now_ms, connections)
             acks = self._set.member_acks(connections)
-            self._actions += self._commitment.progress(now_ms, acks, connections)
+            self._actions += self._commit_tracker.progress(now_ms, acks, connections)
             if isinstance(self._in, Promoting):
                 self._open(self._in)
             self._slaves.pump(now_ms)
-            if self._switch.target is not None:
-                self._advance_switch(now_ms)
+            if self._hand_over.target is not None:
+                self._advance_hand_over(now_ms)
         self._actions += self._slaves.take()
         if self._stopping_at_ms is not None:
-            self._hand_over(now_ms)
-        self._actions += self._link.take()
+            self._report_stop_when_caught_up(now_ms)
+        self._actions += self._controller.take()
 
-    def _advance_switch(self, now_ms: int) -> None:
-        target = self._switch.target
+    def _advance_hand_over(self, now_ms: int) -> None:
+        target = self._hand_over.target
         acks = [item.acked_offset for item in self._slaves.connections if item.slave_id == target]
         ack = acks[0] if acks else None
-        waiting_count = len(self._commitment.waits) + self._table_waits()
-        self._actions += self._switch.advance(now_ms, self._log.max_phy_offset, ack, waiting_count)
+        waiting_count = len(self._commit_tracker.waits) + self._table_waits()
+        self._actions += self._hand_over.advance(now_ms, self._log.max_phy_offset, ack, waiting_count)
 
     def _open(self, promoting: Promoting) -> None:
         """End PROMOTING once all records of earlier epochs are committed and dispatched."""
@@ -556,21 +560,21 @@ class Replica(RoleHolder):
             self._stopping_at_ms = now_ms
             self._settle(now_ms)
 
-    def _hand_over(self, now_ms: int) -> None:
+    def _report_stop_when_caught_up(self, now_ms: int) -> None:
         assert self._stopping_at_ms is not None
-        if self._hand_over_told:
+        if self._has_reported_stop:
             return
         done = not self.is_master or (
-            not len(self._commitment.waits) and self._set.all_caught_up(self._slaves.connections)
+            not len(self._commit_tracker.waits) and self._set.all_caught_up(self._slaves.connections)
         )
         if done or now_ms >= self._stopping_at_ms + HAND_OVER_AFTER_MS:
-            self._hand_over_told = True
-            self._link.heartbeat(now_ms)
+            self._has_reported_stop = True
+            self._controller.heartbeat(now_ms)
 
     @property
     def may_stop(self) -> bool:
         """True once this is no master, or no other member could take over; a stopping shell waits for it, bounded."""
-        return not self.is_master or (not len(self._commitment.waits) and len(self._set.state.union) <= 1)
+        return not self.is_master or (not len(self._commit_tracker.waits) and len(self._set.state.union) <= 1)
 
     # --- view -----------------------------------------------------------------------------------------------------
     def slave_acks(self) -> list[tuple[BrokerId, PhyOffset]]:
@@ -581,7 +585,7 @@ class Replica(RoleHolder):
     @property
     def sync_required(self) -> bool:
         """True while acks wait for the disk: the shell then syncs at once instead of at intervals."""
-        return self._commitment.sync_required(is_master=self.is_master)
+        return self._commit_tracker.sync_required(is_master=self.is_master)
 
     def slave_ends(self) -> dict[int, int]:
         return dict(self._slaves.acks())
@@ -593,7 +597,7 @@ class Replica(RoleHolder):
         """Addresses of the replicas that have the record there: of a master its slaves; of a slave its master, and then
         the others, for a master may have removed what is old already."""
         if not self.is_master:
-            addresses = [self.master_address, *self._slaves.admission.addresses_beside(self._link.broker_id)]
+            addresses = [self.master_address, *self._slaves.admission.addresses_beside(self._controller.broker_id)]
             return list(dict.fromkeys(address for address in addresses if address))
         acks = self._slaves.acks()
         known = (
@@ -604,9 +608,9 @@ class Replica(RoleHolder):
     def other_members(self) -> tuple[BrokerId, ...] | None:
         """All but this replica that are, or may by now be, in the SyncStateSet; None while nothing may be acknowledged
         in CP, since the confirmed set is too small."""
-        if self._config.mode is HaMode.CP and not self._commitment.has_quorum():
+        if self._config.mode is HaMode.CP and not self._commit_tracker.has_quorum():
             return None
-        return tuple(member for member in self._set.state.union if member != self._link.broker_id)
+        return tuple(member for member in self._set.state.union if member != self._controller.broker_id)
 
     @property
     def seeks_master(self) -> bool:
@@ -621,28 +625,28 @@ class Replica(RoleHolder):
     @property
     def hands_over(self) -> bool:
         """True during a directed switch: sends are refused."""
-        return self._switch.target is not None
+        return self._hand_over.target is not None
 
     @property
     def broker_id(self) -> BrokerId | None:
-        return self._link.broker_id
+        return self._controller.broker_id
 
     @property
     def releasable_offset(self) -> PhyOffset:
         """Records that end at or below it may be answered SEND_OK; 0 on a slave."""
-        return self._commitment.releasable
+        return self._commit_tracker.releasable
 
     @property
     def unacknowledged_bytes(self) -> int:
         """Bytes at the end of a master's log that are not acknowledged: a later send is answered after them."""
-        if releasable := self._commitment.releasable:  # only a master's is above 0
+        if releasable := self._commit_tracker.releasable:  # only a master's is above 0
             return self._log.max_phy_offset - releasable
         return self._log.max_phy_offset - self._log.confirm_offset if self.is_master else 0
 
     @property
     def ack_waits(self) -> AckQueue:
         """Waiting acknowledgements; read only."""
-        return self._commitment.waits
+        return self._commit_tracker.waits
 
     @property
     def is_following(self) -> bool:
@@ -663,12 +667,12 @@ class Replica(RoleHolder):
         log = self._log
         state = common_state(self, self._config, log, now_ms)
         state.ha_mode = self._config.mode.name.lower()
-        state.total_replicas = self._commitment.total_replicas
+        state.total_replicas = self._commit_tracker.total_replicas
         state.master_id = self._in.master_id
         state.lacks_queue_ends = log.lacks_queue_ends
         state.async_learner = self._config.async_learner
-        state.controller = "away" if self._link.is_away(now_ms) else self._link.state.value
-        state.controller_refusal = self._link.refusal
+        state.controller = "away" if self._controller.is_away(now_ms) else self._controller.state.value
+        state.controller_refusal = self._controller.refusal
         state.stale_role_count = self._stale_count
         state.disk_problem = (
             self._disk_problem
@@ -676,14 +680,14 @@ class Replica(RoleHolder):
             or self._room_refusal
             or (WAITS_FOR_DISK if self.is_writing else "")
         )
-        state.hands_over_to = self._switch.target
+        state.hands_over_to = self._hand_over.target
         if self.is_master:
             assert isinstance(self._in, Promoting | Master)
             state.epoch_start_offset = self._in.start_offset
-            state.releasable_offset = self._commitment.releasable
-            state.one_copy_synced = self._commitment.is_one_copy_synced
+            state.releasable_offset = self._commit_tracker.releasable
+            state.one_copy_synced = self._commit_tracker.is_one_copy_synced
             state.door = self._slaves.admission.state()
-            self._commitment.add_state(state, now_ms, self._slaves.connections)
+            self._commit_tracker.add_state(state, now_ms, self._slaves.connections)
         elif self._client is not None:
             self._client.add_state(state, now_ms)
             state.truncated_bytes = self._client.truncated_bytes

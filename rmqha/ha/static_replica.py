@@ -15,7 +15,7 @@ from rmqha.ha.ack import AckQueue
 from rmqha.ha.action import AckStatus, Action, CloseHa, Complete, HandedOver, RoleChanged, Token
 from rmqha.ha.machine import Promoting, RoleHolder, Slave, common_state
 from rmqha.ha.stream.legacy_client import LegacyHaClient
-from rmqha.ha.stream.legacy_connection import LegacyHaConnection, PlainConnectionState
+from rmqha.ha.stream.legacy_connection import LegacyConnectionState, LegacyHaConnection
 from rmqha.ha.stream.replication_client import ClientState
 from rmqha.model.code import ResponseCode
 from rmqha.model.config.servers import BrokerConfig
@@ -97,7 +97,7 @@ class StaticReplica(RoleHolder):
         return actions
 
     # --- who the master is ----------------------------------------------------------------------------------------
-    def master_told(self, now_ms: int, master_address: str, ha_address: str) -> None:
+    def master_discovered(self, now_ms: int, master_address: str, ha_address: str) -> None:
         """A name server's answer to a slave's registration; "" for what it does not know. haMasterAddress comes first
         where it is set; the broker address, by which tables are pulled, is always the name server's."""
         if self.role is not Role.SLAVE or not master_address:
@@ -116,7 +116,7 @@ class StaticReplica(RoleHolder):
         """A controller that still knows the address of this broker has no say here."""
         self._tracer.event("role_notice_ignored", reason=NO_CONTROLLER)
 
-    def role_doubted(self, now_ms: int) -> None:
+    def role_notified_unproven(self, now_ms: int) -> None:
         self._tracer.event("role_notice_ignored", reason=NO_CONTROLLER)
 
     def disk_probed(self, now_ms: int, problem: str, *, hangs: bool = False) -> None:
@@ -351,7 +351,7 @@ class StaticReplica(RoleHolder):
                 ack_offset=item.acked_offset,
                 lag_bytes=item.lag_bytes,
                 lag_ms=now_ms - item.caught_up_at_ms,
-                in_set=item.state is PlainConnectionState.TRANSFER and item.is_close_enough,
+                in_set=item.state is LegacyConnectionState.TRANSFER and item.is_close_enough,
             )
             for item in self._connections.values()
         ]

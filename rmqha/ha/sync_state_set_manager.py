@@ -56,7 +56,7 @@ class SyncStateSetManager:
         self,
         config: BrokerConfig,
         log: ReplicaLog,
-        link: ControllerClient,
+        controller: ControllerClient,
         tracer: Tracer,
         may_join: Callable[[BrokerId], bool],
     ) -> None:
@@ -66,7 +66,7 @@ class SyncStateSetManager:
         """Number of replicas by the controller's word, the configured number before that."""
         self._config = config
         self._log = log
-        self._link = link
+        self._controller = controller
         self._tracer = tracer
         self._leave_causes: dict[BrokerId, LeaveCause] = {}
         """The reason why the last proposal leaves members out."""
@@ -191,7 +191,7 @@ class SyncStateSetManager:
         leaves = ((member, self.pending_removal(now_ms, member, connected.get(member))) for member in gone)
         self._leave_causes = {member: removal.cause for member, removal in leaves if removal is not None}
         if wanted != self.state.confirmed:
-            self._propose(now_ms, self._limit_newcomers(wanted))
+            self._propose(now_ms, self._limit_joining(wanted))
         elif self.state.unknown:
             # Proposing the same set again moves the set epoch, which settles what may still be under way.
             self._propose(now_ms, wanted)
@@ -261,7 +261,7 @@ class SyncStateSetManager:
         removal = self.pending_removal(now_ms, member, item)
         return removal is not None and removal.at_ms <= now_ms
 
-    def _limit_newcomers(self, wanted: Members) -> Members:
+    def _limit_joining(self, wanted: Members) -> Members:
         """Add one newcomer at a time after a refusal: one that the controller does not know must not block the rest."""
         new = [member for member in wanted if member not in self.state.confirmed]
         if self._refusal_count == 0 or len(new) < 2:
@@ -271,7 +271,7 @@ class SyncStateSetManager:
 
     def _propose(self, now_ms: int, members: Members) -> None:
         self.state.propose(members)
-        self._alter_call_id = self._link.alter_sync_state_set(now_ms, self._epoch, members, self.state.set_epoch)
+        self._alter_call_id = self._controller.alter_sync_state_set(now_ms, self._epoch, members, self.state.set_epoch)
 
     # --- answers --------------------------------------------------------------------------------------------------
     def replied(self, now_ms: int, call_id: int, reply: Command | None) -> None:
@@ -305,7 +305,7 @@ class SyncStateSetManager:
             self.state.lost()
         self._refusal_count += 1
         self._alter_at_ms = now_ms + REFUSED_RETRY_MS
-        self._link.ask_replica_info()
+        self._controller.ask_replica_info()
 
     def shown(self, now_ms: int, members: Members, set_epoch: int) -> None:
         """Any answer that shows the controller's set."""

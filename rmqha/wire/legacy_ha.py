@@ -39,7 +39,7 @@ def is_report(data: bytes) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class PlainTransfer:
+class LegacyTransfer:
     phy_offset: PhyOffset
     data: bytes
 
@@ -62,17 +62,17 @@ class ReportParser:
         return offsets
 
 
-class PlainTransferParser:
+class LegacyTransferParser:
     """Parser of what a slave reads. Raises RemoteProtocolError for anything that is not the protocol."""
 
     def __init__(self, max_transfer_bytes: int = MAX_TRANSFER_BYTES) -> None:
         self._buffer = bytearray()
         self._max_transfer_bytes = max_transfer_bytes
 
-    def feed(self, data: Buffer) -> list[PlainTransfer]:
+    def feed(self, data: Buffer) -> list[LegacyTransfer]:
         """Transfers that are complete with `data`; the rest is kept."""
         self._buffer += data
-        frames: list[PlainTransfer] = []
+        frames: list[LegacyTransfer] = []
         position = 0
         while len(self._buffer) - position >= _TRANSFER.size:
             offset, size_bytes = _TRANSFER.unpack_from(self._buffer, position)
@@ -81,7 +81,7 @@ class PlainTransferParser:
             start = position + _TRANSFER.size
             if len(self._buffer) < start + size_bytes:
                 break
-            frames.append(PlainTransfer(PhyOffset(offset), bytes(self._buffer[start : start + size_bytes])))
+            frames.append(LegacyTransfer(PhyOffset(offset), bytes(self._buffer[start : start + size_bytes])))
             position = start + size_bytes
         del self._buffer[:position]
         return frames

@@ -63,7 +63,7 @@ from rmqha.wire.ha_stream import (
     TransferHeader,
 )
 from rmqha.wire.json_header import decode_json_header
-from rmqha.wire.legacy_ha import PlainTransferParser, ReportParser
+from rmqha.wire.legacy_ha import LegacyTransferParser, ReportParser
 from rmqha.wire.lenient_json import loads, loads_in_steps
 from rmqha.wire.raft_codec import decode_entry, decode_message, encode_entry, encode_message
 from rmqha.wire.raft_message import AppendRequest, Entry, EntryKind, Heartbeat, SnapshotChunk
@@ -91,7 +91,7 @@ def _frames(data: bytes) -> None:
 
 
 def _fed(
-    make: Callable[[], MasterStreamParser | SlaveStreamParser | PlainTransferParser | ReportParser],
+    make: Callable[[], MasterStreamParser | SlaveStreamParser | LegacyTransferParser | ReportParser],
 ) -> Callable[[bytes], None]:
     """In pieces of 7 bytes, as no sender sends."""
 
@@ -399,7 +399,7 @@ TARGETS: dict[str, Target] = {
     ),
     "ha-of-a-master": Target(_fed(MasterStreamParser), REMOTE, _ha_of_a_master),
     "ha-of-a-slave": Target(_fed(SlaveStreamParser), REMOTE, _ha_of_a_slave),
-    "plain-ha-of-a-master": Target(_fed(PlainTransferParser), REMOTE, _begin(bytes(8) + b"\0\0\0\x05abcde")),
+    "plain-ha-of-a-master": Target(_fed(LegacyTransferParser), REMOTE, _begin(bytes(8) + b"\0\0\0\x05abcde")),
     "plain-ha-of-a-slave": Target(_fed(ReportParser), REMOTE, _begin(bytes(7) + b"\x09" + bytes(8))),
     "controller-answer": Target(_answers, REMOTE, _begin(ANSWER + SET)),
     "raft-message": Target(decode_message, REMOTE, _raft),

@@ -13,7 +13,7 @@ from rmqha.wire.command import Command, HeaderCodec
 from rmqha.wire.frame import FrameParser, encode_frame
 from rmqha.wire.ha_stream import MasterStreamParser, SlaveStreamParser
 from rmqha.wire.json_header import decode_json_header
-from rmqha.wire.legacy_ha import PlainTransferParser, ReportParser
+from rmqha.wire.legacy_ha import LegacyTransferParser, ReportParser
 from rmqha.wire.lenient_json import dumps, loads
 from rmqha.wire.registration import parse_registration
 from rmqha.wire.rocketmq_header import decode_rocketmq_header
@@ -103,7 +103,7 @@ def test_registrations(text: str) -> None:
 @given(st.lists(st.sampled_from([0, 1, 2, 3, 12, 24, 36, -1, 2**31 - 1]), max_size=40), st.binary(max_size=20))
 def test_ha_streams(words: list[int], tail: bytes) -> None:
     data = struct.pack(f">{len(words)}i", *words) + tail
-    for parser in (SlaveStreamParser(), MasterStreamParser(), ReportParser(), PlainTransferParser()):
+    for parser in (SlaveStreamParser(), MasterStreamParser(), ReportParser(), LegacyTransferParser()):
         with only(RemoteProtocolError):
             for position in range(0, len(data), 7):
                 parser.feed(data[position : position + 7])

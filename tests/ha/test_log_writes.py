@@ -93,7 +93,7 @@ def slave(own: tuple[EpochHistory, int, int], ha_mode: str = "cp", confirm: int 
     log.confirm = max(log.start, min(confirm, end))
     config = BrokerConfig(ha_mode=ha_mode, total_replicas=3)
     client = HaClient(config, log, LogWrites(writer), BrokerId(2), SilentTracer())
-    client.told(Epoch(2**31 - 1), Epoch(0))
+    client.set_master_epoch(Epoch(2**31 - 1), Epoch(0))
     (dial,) = client.follow(0, "127.0.0.1:1")
     assert isinstance(dial, OpenHa)
     client.opened(0, dial.conn_id)

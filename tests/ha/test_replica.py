@@ -294,16 +294,16 @@ def test_a_notice_without_a_proof_is_a_reason_to_ask_and_no_more() -> None:
         return [item.code for item in group.controller.seen].count(RequestCode.CONTROLLER_GET_REPLICA_INFO)
 
     before = asked()
-    second.role_doubted(group.now_ms)
+    second.role_notified_unproven(group.now_ms)
     group.settle()
     assert group.master_is(1) and not group.master_is(2) and asked() == before + 1, "it was a lie"
     group.controller.elect(2)
     for _ in range(50):
-        second.role_doubted(group.now_ms)
+        second.role_notified_unproven(group.now_ms)
     group.settle()
     assert group.master_is(2), "it was true"
     assert asked() <= before + 3, "one question is under way and one follows, however often it is said"
-    first.role_doubted(group.now_ms)
+    first.role_notified_unproven(group.now_ms)
     group.settle()
     assert not group.master_is(1)
 
@@ -312,11 +312,11 @@ def test_a_doubted_notice_is_not_lost_behind_a_question_under_way() -> None:
     """The answer that is under way may say what was before."""
     group = started()
     second = group[2].replica
-    second.role_doubted(group.now_ms)
+    second.role_notified_unproven(group.now_ms)
     (asked,) = [item for item in second.actions() if isinstance(item, CallController)]
     ext, body = group.controller.group()
     group.controller.elect(2)
-    second.role_doubted(group.now_ms)
+    second.role_notified_unproven(group.now_ms)
     assert not [item for item in second.actions() if isinstance(item, CallController)], "it waits for the first answer"
     second.controller_replied(group.now_ms, asked.call_id, asked.command.reply(ext=ext, body=body))
     group.settle()

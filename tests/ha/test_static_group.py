@@ -65,7 +65,7 @@ class Pair:
         self.settle()
 
     def connect(self) -> None:
-        self.slave.replica.master_told(self.now_ms, "127.0.0.1:10911", MASTER_HA)
+        self.slave.replica.master_discovered(self.now_ms, "127.0.0.1:10911", MASTER_HA)
         self.settle()
 
     def settle(self) -> None:
@@ -338,7 +338,7 @@ def test_the_configured_ha_address_comes_first() -> None:
     slave = Member(broker_role="SLAVE", broker_id=1, ha_master_address="10.0.0.9:10912")
     slave.replica.start(0)
     assert OpenHa(-1, "10.0.0.9:10912") in slave.replica.actions()
-    slave.replica.master_told(10, "10.0.0.9:10911", "10.0.0.8:10912")
+    slave.replica.master_discovered(10, "10.0.0.9:10911", "10.0.0.8:10912")
     assert not [item for item in slave.replica.actions() if isinstance(item, OpenHa)]
     assert slave.replica.master_address == "10.0.0.9:10911"
 

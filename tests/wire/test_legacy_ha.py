@@ -10,8 +10,8 @@ from rmqha.model.error import RemoteProtocolError
 from rmqha.model.offset import PhyOffset
 from rmqha.wire.legacy_ha import (
     MAX_OFFSET,
-    PlainTransfer,
-    PlainTransferParser,
+    LegacyTransfer,
+    LegacyTransferParser,
     ReportParser,
     encode_header,
     encode_report,
@@ -22,8 +22,8 @@ from rmqha.wire.legacy_ha import (
 def test_the_bytes_are_those_of_the_page() -> None:
     assert encode_report(PhyOffset(0x0102030405)) == bytes.fromhex("0000000102030405")
     assert encode_header(PhyOffset(4096), 3) + b"abc" == bytes.fromhex("0000000000001000 00000003") + b"abc"
-    assert PlainTransferParser().feed(bytes.fromhex("0000000000001000 00000003 616263")) == [
-        PlainTransfer(PhyOffset(4096), b"abc")
+    assert LegacyTransferParser().feed(bytes.fromhex("0000000000001000 00000003 616263")) == [
+        LegacyTransfer(PhyOffset(4096), b"abc")
     ]
     assert ReportParser().feed(bytes.fromhex("0000000102030405")) == [0x0102030405]
 
@@ -34,9 +34,9 @@ def test_the_bytes_are_those_of_the_page() -> None:
     step=st.integers(1, 17),
 )
 def test_any_split_gives_the_same_frames(sizes: list[int], reports: list[int], step: int) -> None:
-    frames = [PlainTransfer(PhyOffset(100 * n), bytes([n]) * size) for n, size in enumerate(sizes)]
+    frames = [LegacyTransfer(PhyOffset(100 * n), bytes([n]) * size) for n, size in enumerate(sizes)]
     stream = b"".join(encode_header(frame.phy_offset, len(frame.data)) + frame.data for frame in frames)
-    parser, got = PlainTransferParser(), list[PlainTransfer]()
+    parser, got = LegacyTransferParser(), list[LegacyTransfer]()
     for at in range(0, len(stream), step):
         got += parser.feed(stream[at : at + step])
     assert got == frames
@@ -57,6 +57,6 @@ def test_nonsense_is_refused_before_it_is_kept() -> None:
     with pytest.raises(RemoteProtocolError, match="is no offset"):
         ReportParser().feed(b"\xff" * 8)
     with pytest.raises(RemoteProtocolError, match="announces 67108864 bytes"):
-        PlainTransferParser().feed(encode_header(PhyOffset(0), 64 * 1024 * 1024))
+        LegacyTransferParser().feed(encode_header(PhyOffset(0), 64 * 1024 * 1024))
     with pytest.raises(RemoteProtocolError, match="announces -1 bytes"):
-        PlainTransferParser().feed(encode_header(PhyOffset(0), -1))
+        LegacyTransferParser().feed(encode_header(PhyOffset(0), -1))

@@ -261,7 +261,7 @@ class NameServerLink:
         reply = await client.call(address, Command(RequestCode.REGISTER_BROKER, ext, body), CALL_TIMEOUT_MS)
         if reply.code != ResponseCode.SUCCESS:
             raise UnreachableError(f"{address} refused the registration with code {reply.code}: {reply.remark}")
-        self._driver.master_told(reply.ext.get("masterAddr", ""), reply.ext.get("haServerAddr", ""))
+        self._driver.master_discovered(reply.ext.get("masterAddr", ""), reply.ext.get("haServerAddr", ""))
 
     async def _unregister(self, client: RemotingClient, address: str, broker_id: BrokerId) -> None:
         ext = {**self._names(), "brokerId": str(broker_id)}

@@ -393,9 +393,9 @@ class ReplicaDriver:
         self._perform()
 
     @whole
-    def master_told(self, master_address: str, ha_address: str) -> None:
+    def master_discovered(self, master_address: str, ha_address: str) -> None:
         """Take a name server's report of the static group's master."""
-        self.replica.master_told(self._clock.now_ms(), master_address, ha_address)
+        self.replica.master_discovered(self._clock.now_ms(), master_address, ha_address)
         self._perform()
 
     @whole
@@ -405,8 +405,8 @@ class ReplicaDriver:
         self._perform()
 
     @whole
-    def role_doubted(self) -> None:
-        self.replica.role_doubted(self._clock.now_ms())
+    def role_notified_unproven(self) -> None:
+        self.replica.role_notified_unproven(self._clock.now_ms())
         self._perform()
 
     @whole

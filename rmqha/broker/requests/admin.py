@@ -110,7 +110,7 @@ class AdminRequests:
     # --- replica ----------------------------------------------------------------------------------------------------
     def _role_changed(self, channel: Channel, command: Command) -> Command:
         if command.principal is UNPROVEN:
-            self._driver.role_doubted()
+            self._driver.role_notified_unproven()
         else:
             self._driver.role_notified(command)
         return command.reply()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from rmqha.ha.action import Action, CloseHa, ResolveHosts
 from rmqha.ha.controller_client import ControllerClient
 from rmqha.ha.stream.peer_bytes import frames_of
-from rmqha.ha.stream.registered import RegisteredReplicas, host_of, is_name, parse_sync_state_data
+from rmqha.ha.stream.registered import RegisteredReplicas, host_of, is_host_name, parse_sync_state_data
 from rmqha.model.code import ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import RemoteProtocolError
@@ -46,23 +46,23 @@ class PendingConnection:
     since_ms: int
     data: bytes = b""
     broker_id: BrokerId | None = None
-    question: int = 0
-    """Number of the first question to the controllers that was put after the handshake: its answer decides."""
+    query: int = 0
+    """Number of the first query to the controllers that was put after the handshake: its answer decides."""
 
 
 class HaAdmission:
-    def __init__(self, config: BrokerConfig, link: ControllerClient, tracer: Tracer) -> None:
+    def __init__(self, config: BrokerConfig, controller: ControllerClient, tracer: Tracer) -> None:
         self.refused_count = 0
         self._broker_name = config.broker_name
-        self._link = link
+        self._controller = controller
         self._tracer = tracer
         self._registered = RegisteredReplicas()
         self._waiting: dict[int, PendingConnection] = {}
         """In the order of arrival."""
         self._admitted: dict[int, PendingConnection] = {}
         """Connections that have been admitted."""
-        self._question = 0
-        """Number of the newest question to the controllers."""
+        self._newest_query = 0
+        """Number of the newest query to the controllers."""
         self._is_asking = False
         self._ask_at_ms = 0
         self._resolving: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ class HaAdmission:
             return []
         if not self._refusal_of(item):
             return self._admit([item])
-        item.question = self._question + 1
+        item.query = self._newest_query + 1
         self._ask(now_ms)
         return []
 
@@ -115,9 +115,9 @@ class HaAdmission:
         return self._registered.refusal(item.broker_id, host_of(item.peer), item.claim)
 
     # --- what the controllers say -----------------------------------------------------------------------------------
-    def told(self, now_ms: int, registered: str) -> list[PendingConnection]:
+    def registrations_received(self, now_ms: int, registered: str) -> list[PendingConnection]:
         """The field `registered` of any answer. Who may come in. Raises RemoteProtocolError."""
-        if not self._registered.told(registered):
+        if not self._registered.update(registered):
             return []
         self._check_admitted(now_ms)
         return self._admit_registered()
@@ -135,22 +135,22 @@ class HaAdmission:
         stand for is looked up for newcomers only."""
         for item in list(self._admitted.values()):
             assert item.broker_id is not None
-            by_name = item.claim is None and any(map(is_name, self._registered.hosts(item.broker_id)))
+            by_name = item.claim is None and any(map(is_host_name, self._registered.hosts(item.broker_id)))
             if not by_name and (reason := self._refusal_of(item)):
                 self._refuse(now_ms, item, reason)
 
     @property
     def _may_ask(self) -> bool:
-        """True if a connection waits for an answer and no question is running."""
+        """True if a connection waits for an answer and no query is running."""
         known = any(item.broker_id is not None for item in self._waiting.values())
         return known and not self._is_asking and not self._resolving
 
     def _ask(self, now_ms: int) -> None:
         if self._may_ask and now_ms >= self._ask_at_ms:
-            self._question += 1
+            self._newest_query += 1
             self._is_asking = True
             self._ask_at_ms = now_ms + ASK_INTERVAL_MS
-            self._link.ask_registered()
+            self._controller.ask_registered()
 
     def answered(self, now_ms: int, reply: Command | None) -> list[PendingConnection]:
         """The answer to 1006. Raises RemoteProtocolError."""
@@ -160,7 +160,7 @@ class HaAdmission:
         self._registered.replicas = parse_sync_state_data(reply, self._broker_name)
         self._check_admitted(now_ms)
         ids = sorted({item.broker_id for item in self._waiting.values() if item.broker_id is not None})
-        names = {host for broker_id in ids for host in self._registered.hosts(broker_id) if is_name(host)}
+        names = {host for broker_id in ids for host in self._registered.hosts(broker_id) if is_host_name(host)}
         admitted = self._admit_registered()
         if names and self._waiting:
             self._resolving = tuple(sorted(names))
@@ -190,7 +190,7 @@ class HaAdmission:
     def _refuse_unregistered(self, now_ms: int) -> None:
         """Turn away those that the newest answer does not know; later ones wait for the next."""
         for item in list(self._waiting.values()):
-            if item.broker_id is not None and item.question <= self._question:
+            if item.broker_id is not None and item.query <= self._newest_query:
                 self._refuse(now_ms, item, self._refusal_of(item))
         self._ask(now_ms)
 

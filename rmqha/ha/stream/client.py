@@ -61,7 +61,7 @@ class HaClient(ReplicationClient):
         """End of the master's log at the handshake; an unclean replica that reaches it is clean again (ruling 3)."""
         self.progress = CopyProgress()
         self._broker_id = broker_id
-        self._told_epoch = self._unclean_epoch = NO_EPOCH
+        self._master_epoch = self._unclean_epoch = NO_EPOCH
         self._parser = MasterStreamParser()
         self._master_entries: list[EpochEntry] = []
         self._may_restart = False
@@ -70,10 +70,10 @@ class HaClient(ReplicationClient):
         """True if the handshake named this replica a learner, as it lacks queue ends: no master proposes it for the
         set."""
 
-    def told(self, epoch: Epoch, unclean_epoch: Epoch) -> None:
+    def set_master_epoch(self, epoch: Epoch, unclean_epoch: Epoch) -> None:
         """Note the epoch of the master to follow. `unclean_epoch`: newest epoch up to it whose master may lack records
         acknowledged before; 0 if there is none."""
-        self._told_epoch, self._unclean_epoch = epoch, unclean_epoch
+        self._master_epoch, self._unclean_epoch = epoch, unclean_epoch
 
     # --- connection events ----------------------------------------------------------------------------------------
     def leave(self, reason: str) -> list[Action]:
@@ -84,7 +84,7 @@ class HaClient(ReplicationClient):
         if conn_id != self.conn_id or self.state is not ClientState.DIALING:
             return [CloseHa(conn_id, "superseded")]
         self.state = ClientState.HANDSHAKE
-        self._state_since_ms = self._heard_at_ms = now_ms
+        self._state_since_ms = self._last_read_ms = now_ms
         self._parser = MasterStreamParser()
         self._is_temporary_learner = self._log.lacks_queue_ends
         hello = SlaveHandshake(self._broker_id, async_learner=self._config.async_learner or self._is_temporary_learner)
@@ -104,7 +104,7 @@ class HaClient(ReplicationClient):
     def received(self, now_ms: int, conn_id: int, data: Buffer) -> list[Action]:
         if conn_id != self.conn_id:
             return []
-        self._heard_at_ms = now_ms
+        self._last_read_ms = now_ms
         try:
             frames = frames_of(self._parser.feed, data)
         except RemoteProtocolError as error:
@@ -175,7 +175,7 @@ class HaClient(ReplicationClient):
             found = self._alignment(frame, log.confirmed_record_end)
         if found.fork_offset is not None and self._config.mode is HaMode.CP:
             master = frame.entries.last
-            if master is not None and master.epoch > self._told_epoch:
+            if master is not None and master.epoch > self._master_epoch:
                 return self._drop(now_ms, f"the master's epoch is {master.epoch}; how it was elected is not known yet")
             if self._unclean_epoch:
                 found = refuse_loss(found, log.epochs, log.record_end_offset, self._unclean_epoch)
@@ -218,7 +218,7 @@ class HaClient(ReplicationClient):
         self.state = ClientState.FOLLOWING
         self._retry_ms = RETRY_FIRST_MS
         self._acked_offset = PhyOffset(-1)
-        self._said_at_ms = self._state_since_ms = now_ms
+        self._last_write_ms = self._state_since_ms = now_ms
         return []
 
     def _alignment_changes_log(self, found: Alignment, master: EpochHistory) -> bool:
@@ -349,15 +349,15 @@ class HaClient(ReplicationClient):
             return []
         offset = self._ackable()
         first = self._acked_offset < 0
-        if now_ms >= self._said_at_ms + ACK_INTERVAL_MS:
-            self._said_at_ms = now_ms
+        if now_ms >= self._last_write_ms + ACK_INTERVAL_MS:
+            self._last_write_ms = now_ms
         elif not first and offset <= self._acked_offset:
             return []
         if first and offset < self._log.max_phy_offset:
             # The first ack also says where to send from, so under SYNC_FLUSH it waits until all we hold is synced.
             return []
         self._acked_offset = max(offset, self._acked_offset)
-        self._said_at_ms = now_ms
+        self._last_write_ms = now_ms
         return [SendHa(self.conn_id, SlaveAck(self._acked_offset).encode())]
 
     @property
@@ -399,7 +399,7 @@ class HaClient(ReplicationClient):
             case ClientState.HANDSHAKE:
                 return self._state_since_ms + HANDSHAKE_TIMEOUT_MS
             case ClientState.FOLLOWING:
-                return min(self._silence_deadline_ms, self._said_at_ms + ACK_INTERVAL_MS)
+                return min(self._silence_deadline_ms, self._last_write_ms + ACK_INTERVAL_MS)
         return None
 
 

@@ -53,15 +53,15 @@ class HaConnection:
         self._rate = CopyRate(now_ms)
         self._parser = SlaveStreamParser()
         self._in_flight = False
-        self._heard_at_ms = now_ms
-        self._spoke_at_ms = now_ms
+        self._last_read_ms = now_ms
+        self._last_write_ms = now_ms
         self._end_mark = (log.max_phy_offset, now_ms)
-        self._told_confirm = PhyOffset(-1)
+        self._sent_confirm_offset = PhyOffset(-1)
         self.opened_at_ms = now_ms
 
     def received(self, now_ms: int, data: Buffer, epoch: Epoch) -> list[Action]:
         """Bytes of the slave. `epoch` is the current master epoch, for the handshake's lastEpoch."""
-        self._heard_at_ms = now_ms
+        self._last_read_ms = now_ms
         actions: list[Action] = []
         try:
             for frame in frames_of(self._parser.feed, data):
@@ -81,7 +81,7 @@ class HaConnection:
         self.slave_id = frame.broker_id
         self.async_learner = frame.async_learner
         self.state = ConnectionState.WAIT_ACK
-        self._spoke_at_ms = now_ms
+        self._last_write_ms = now_ms
         last = self._log.epochs.last
         answer = MasterHandshake(self._log.max_phy_offset, last.epoch if last else epoch, self._log.epochs)
         return [SendHa(self.conn_id, answer.encode())]
@@ -135,8 +135,8 @@ class HaConnection:
             return True
         return (
             self.next_offset == end
-            and self._told_confirm == confirm
-            and now_ms < self._spoke_at_ms + self._config.ha_send_heartbeat_interval
+            and self._sent_confirm_offset == confirm
+            and now_ms < self._last_write_ms + self._config.ha_send_heartbeat_interval
         )
 
     def pump(self, now_ms: int) -> list[Action]:
@@ -154,7 +154,10 @@ class HaConnection:
         confirm = log.confirm_offset
         if size_bytes == 0:
             # An advance of the confirm offset is pushed without waiting for data.
-            if confirm == self._told_confirm and now_ms < self._spoke_at_ms + self._config.ha_send_heartbeat_interval:
+            if (
+                confirm == self._sent_confirm_offset
+                and now_ms < self._last_write_ms + self._config.ha_send_heartbeat_interval
+            ):
                 return []
             return [SendHa(self.conn_id, self._header(now_ms, 0, confirm), may_wait=True)]
         acked = self.acked_offset
@@ -164,14 +167,14 @@ class HaConnection:
         self.next_offset = PhyOffset(offset + size_bytes)
         self._in_flight = True
         if bytes_per_second:
-            self._rate.took(now_ms, size_bytes, bytes_per_second)
+            self._rate.charge(now_ms, size_bytes, bytes_per_second)
         return [SendLog(self.conn_id, header, offset, size_bytes)]
 
     def _header(self, now_ms: int, size_bytes: int, confirm: PhyOffset) -> bytes:
         offset = self.next_offset
         entry = self._log.epochs.at(offset)
-        self._told_confirm = confirm
-        self._spoke_at_ms = now_ms
+        self._sent_confirm_offset = confirm
+        self._last_write_ms = now_ms
         return TransferHeader(
             size_bytes,
             offset,
@@ -186,16 +189,16 @@ class HaConnection:
         if self.state is ConnectionState.WAIT_HANDSHAKE and now_ms >= self.opened_at_ms + HANDSHAKE_TIMEOUT_MS:
             # The bound on an unauthenticated session (apache/rocketmq 8875). A Java slave's first ack may take 5 s.
             return [self.close(f"{self.peer} did not shake hands within {HANDSHAKE_TIMEOUT_MS} ms")]
-        if now_ms >= self._heard_at_ms + self._config.ha_housekeeping_interval:
+        if now_ms >= self._last_read_ms + self._config.ha_housekeeping_interval:
             return [self.close(f"slave {self.slave_id} at {self.peer} was silent")]
         return self.pump(now_ms)
 
     def deadline_ms(self) -> int:
-        due = self._heard_at_ms + self._config.ha_housekeeping_interval
+        due = self._last_read_ms + self._config.ha_housekeeping_interval
         if self.state is ConnectionState.WAIT_HANDSHAKE:
             return min(due, self.opened_at_ms + HANDSHAKE_TIMEOUT_MS)
         if self.state is ConnectionState.TRANSFER and not self._in_flight:
-            beat = self._spoke_at_ms + self._config.ha_send_heartbeat_interval
+            beat = self._last_write_ms + self._config.ha_send_heartbeat_interval
             due = beat if beat < due else due
             if self._limit.bytes_per_second and self._is_held_back():
                 due = min(due, self._rate.free_at_ms())

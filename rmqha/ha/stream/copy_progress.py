@@ -101,6 +101,6 @@ class CopyRate:
         """Most bytes of one transfer, so that the rate is even."""
         return max(LEAST_BYTES, bytes_per_second // SLICES_PER_S)
 
-    def took(self, now_ms: int, size_bytes: int, bytes_per_second: int) -> None:
+    def charge(self, now_ms: int, size_bytes: int, bytes_per_second: int) -> None:
         begin_us = max(self._free_at_us, (now_ms - BEHIND_MS) * 1000)
         self._free_at_us = begin_us + -(-size_bytes * 1_000_000 // bytes_per_second)

@@ -18,7 +18,7 @@ from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import NoRoomError, RemoteProtocolError
 from rmqha.model.offset import Buffer, PhyOffset
 from rmqha.port import ReplicaLog, Tracer
-from rmqha.wire.legacy_ha import PlainTransfer, PlainTransferParser, encode_report
+from rmqha.wire.legacy_ha import LegacyTransfer, LegacyTransferParser, encode_report
 
 _RECORD_HEAD = struct.Struct(">ii20xq")
 _BLANK_MAGIC = 0xCBD43194 - (1 << 32)
@@ -30,7 +30,7 @@ class LegacyHaClient(ReplicationClient):
 
     def __init__(self, config: BrokerConfig, log: ReplicaLog, tracer: Tracer) -> None:
         super().__init__(config, log, tracer)
-        self._parser = PlainTransferParser()
+        self._parser = LegacyTransferParser()
         self._proven = False
         """True if bytes have come that begin where this log ends."""
         self._reported_offset = PhyOffset(-1)
@@ -43,8 +43,8 @@ class LegacyHaClient(ReplicationClient):
         if log.record_end_offset < log.max_phy_offset:
             log.truncate(log.record_end_offset)
         self.state = ClientState.FOLLOWING
-        self._heard_at_ms = now_ms
-        self._parser = PlainTransferParser()
+        self._last_read_ms = now_ms
+        self._parser = LegacyTransferParser()
         self._proven = False
         self._reported_offset = PhyOffset(-1)
         return self.report(now_ms)
@@ -52,7 +52,7 @@ class LegacyHaClient(ReplicationClient):
     def received(self, now_ms: int, conn_id: int, data: Buffer) -> list[Action]:
         if conn_id != self.conn_id:
             return []
-        self._heard_at_ms = now_ms
+        self._last_read_ms = now_ms
         try:
             for frame in frames_of(self._parser.feed, data):
                 self._transfer(frame)
@@ -64,7 +64,7 @@ class LegacyHaClient(ReplicationClient):
         return self.report(now_ms)
 
     # --- data -----------------------------------------------------------------------------------------------------
-    def _transfer(self, frame: PlainTransfer) -> None:
+    def _transfer(self, frame: LegacyTransfer) -> None:
         log = self._log
         if frame.phy_offset != log.max_phy_offset:
             if log.max_phy_offset != log.min_phy_offset or self._proven:
@@ -101,11 +101,11 @@ class LegacyHaClient(ReplicationClient):
         if first and offset < log.max_phy_offset:
             # The first report says where to send from, so it waits until all we hold is synced.
             return []
-        is_due = now_ms >= self._said_at_ms + self._config.ha_send_heartbeat_interval
+        is_due = now_ms >= self._last_write_ms + self._config.ha_send_heartbeat_interval
         if not first and not is_due and offset <= self._reported_offset:
             return []
         self._reported_offset = max(offset, self._reported_offset)
-        self._said_at_ms = now_ms
+        self._last_write_ms = now_ms
         return [SendHa(self.conn_id, encode_report(self._reported_offset))]
 
     # --- time -----------------------------------------------------------------------------------------------------
@@ -119,10 +119,10 @@ class LegacyHaClient(ReplicationClient):
             return None
         if self._reported_offset < 0:
             return self._silence_deadline_ms
-        return min(self._silence_deadline_ms, self._said_at_ms + self._config.ha_send_heartbeat_interval)
+        return min(self._silence_deadline_ms, self._last_write_ms + self._config.ha_send_heartbeat_interval)
 
 
-def _check_head(frame: PlainTransfer) -> None:
+def _check_head(frame: LegacyTransfer) -> None:
     """Raises RemoteProtocolError unless a record begins here that says so itself. A frame too short to tell passes."""
     if len(frame.data) < _RECORD_HEAD.size:
         return

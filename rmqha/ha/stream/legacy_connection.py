@@ -22,7 +22,7 @@ FIRST_REPORT_TIMEOUT_MS = 10_000
 """A Java slave sends its first report when its interval of 5 s is over, not when it connects."""
 
 
-class PlainConnectionState(Enum):
+class LegacyConnectionState(Enum):
     WAIT_REPORT = "wait report"
     TRANSFER = "transfer"
     CLOSED = "closed"
@@ -35,7 +35,7 @@ class LegacyHaConnection:
     def __init__(self, now_ms: int, conn_id: int, peer: str, config: BrokerConfig, log: ReplicaLog) -> None:
         self.conn_id = conn_id
         self.peer = peer
-        self.state = PlainConnectionState.WAIT_REPORT
+        self.state = LegacyConnectionState.WAIT_REPORT
         self.acked_offset: PhyOffset | None = None
         self.next_offset = PhyOffset(0)
         self.caught_up_at_ms = now_ms
@@ -44,14 +44,14 @@ class LegacyHaConnection:
         self._log = log
         self._parser = ReportParser()
         self._in_flight = False
-        self._told_level = False
+        self._has_sent_heartbeat = False
         """The slave knows that it has held all there was: it lacks nothing of what a power loss has taken."""
         self._opened_at_ms = now_ms
-        self._heard_at_ms = now_ms
-        self._spoke_at_ms = now_ms
+        self._last_read_ms = now_ms
+        self._last_write_ms = now_ms
 
     def received(self, now_ms: int, data: Buffer) -> list[Action]:
-        self._heard_at_ms = now_ms
+        self._last_read_ms = now_ms
         try:
             for offset in frames_of(self._parser.feed, data):
                 self._report(now_ms, offset)
@@ -61,7 +61,7 @@ class LegacyHaConnection:
 
     def _report(self, now_ms: int, offset: PhyOffset) -> None:
         log = self._log
-        if self.state is PlainConnectionState.WAIT_REPORT:
+        if self.state is LegacyConnectionState.WAIT_REPORT:
             if offset > log.max_phy_offset:
                 raise RemoteProtocolError(
                     f"the slave at {self.peer} holds {offset}, but this master ends at {log.max_phy_offset}:"
@@ -72,7 +72,7 @@ class LegacyHaConnection:
                     f"the slave at {self.peer} ends at {offset}, below the oldest file of this master at"
                     f" {log.min_phy_offset}; empty its store for a full copy"
                 )
-            self.state = PlainConnectionState.TRANSFER
+            self.state = LegacyConnectionState.TRANSFER
             # An empty slave gets all there is. Java's master begins with its last file.
             self.next_offset = offset or log.min_phy_offset
         elif offset > self.next_offset:
@@ -106,7 +106,7 @@ class LegacyHaConnection:
     def pump(self, now_ms: int) -> list[Action]:
         """The next transfer or heartbeat, if one is due and the shell is free. The first heartbeat is due when the
         slave is sent all there is: producers that never pause leave no room for one at intervals."""
-        if self.state is not PlainConnectionState.TRANSFER or self._in_flight:
+        if self.state is not LegacyConnectionState.TRANSFER or self._in_flight:
             return []
         log, offset = self._log, self.next_offset
         if offset < log.min_phy_offset:
@@ -114,34 +114,34 @@ class LegacyHaConnection:
         limit = self._config.ha_transfer_batch_size
         size_bytes = len(log.view(offset, limit)) if offset < log.max_phy_offset else 0
         if not size_bytes:
-            if self._told_level and now_ms < self._spoke_at_ms + self._config.ha_send_heartbeat_interval:
+            if self._has_sent_heartbeat and now_ms < self._last_write_ms + self._config.ha_send_heartbeat_interval:
                 return []
-            self._spoke_at_ms = now_ms
-            self._told_level = True
+            self._last_write_ms = now_ms
+            self._has_sent_heartbeat = True
             return [SendHa(self.conn_id, encode_header(offset, 0))]
-        self._spoke_at_ms = now_ms
+        self._last_write_ms = now_ms
         self.next_offset = PhyOffset(offset + size_bytes)
         self._in_flight = True
         return [SendLog(self.conn_id, encode_header(offset, size_bytes), offset, size_bytes)]
 
     def timeout(self, now_ms: int) -> list[Action]:
-        if self.state is PlainConnectionState.CLOSED:
+        if self.state is LegacyConnectionState.CLOSED:
             return []
-        waits = self.state is PlainConnectionState.WAIT_REPORT
+        waits = self.state is LegacyConnectionState.WAIT_REPORT
         if waits and now_ms >= self._opened_at_ms + FIRST_REPORT_TIMEOUT_MS:
             return [self.close(f"{self.peer} did not report within {FIRST_REPORT_TIMEOUT_MS} ms")]
-        if now_ms >= self._heard_at_ms + self._config.ha_housekeeping_interval:
+        if now_ms >= self._last_read_ms + self._config.ha_housekeeping_interval:
             return [self.close(f"the slave at {self.peer} was silent")]
         return self.pump(now_ms)
 
     def deadline_ms(self) -> int:
-        due = self._heard_at_ms + self._config.ha_housekeeping_interval
-        if self.state is PlainConnectionState.WAIT_REPORT:
+        due = self._last_read_ms + self._config.ha_housekeeping_interval
+        if self.state is LegacyConnectionState.WAIT_REPORT:
             due = min(due, self._opened_at_ms + FIRST_REPORT_TIMEOUT_MS)
-        if self.state is PlainConnectionState.TRANSFER and not self._in_flight:
-            due = min(due, self._spoke_at_ms + self._config.ha_send_heartbeat_interval)
+        if self.state is LegacyConnectionState.TRANSFER and not self._in_flight:
+            due = min(due, self._last_write_ms + self._config.ha_send_heartbeat_interval)
         return due
 
     def close(self, reason: str, *, is_breach: bool = False) -> CloseHa:
-        self.state = PlainConnectionState.CLOSED
+        self.state = LegacyConnectionState.CLOSED
         return CloseHa(self.conn_id, reason, is_breach)

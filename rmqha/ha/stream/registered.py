@@ -72,7 +72,7 @@ def host_of(address: str) -> str:
         return address.strip("[]")
 
 
-def is_name(host: str) -> bool:
+def is_host_name(host: str) -> bool:
     """A host that stands for numbers which only the system can tell."""
     try:
         ip_address(host)
@@ -102,15 +102,15 @@ class RegisteredReplicas:
     def __init__(self) -> None:
         self.replicas: dict[BrokerId, Addresses] = {}
         self.resolved: dict[str, tuple[str, ...]] = {}
-        self._told = ""
+        self._text = ""
 
-    def told(self, text: str) -> bool:
+    def update(self, text: str) -> bool:
         """The field `registered` of an answer, most often the same as before; whether it says something new. Raises
         RemoteProtocolError."""
-        if not text or text == self._told:
+        if not text or text == self._text:
             return False
         self.replicas = parse_registered(text)
-        self._told = text
+        self._text = text
         return True
 
     def hosts(self, broker_id: BrokerId) -> list[str]:

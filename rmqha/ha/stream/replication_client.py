@@ -52,7 +52,7 @@ class ReplicationClient:
         self._retry_at_ms: int | None = None
         self._retry_ms = RETRY_FIRST_MS
         self._state_since_ms = 0
-        self._heard_at_ms = self._said_at_ms = 0
+        self._last_read_ms = self._last_write_ms = 0
 
     def follow(self, now_ms: int, ha_address: str) -> list[Action]:
         """Connect to this master, leaving any other."""
@@ -85,8 +85,8 @@ class ReplicationClient:
         """Fill in whom it follows, and how long ago either said something while it does."""
         state.follows, state.follow_state, state.refusal = self.master_address, self.state.value, self.refusal
         if self.state is ClientState.FOLLOWING:
-            state.heard_ms_ago = now_ms - self._heard_at_ms
-            state.said_ms_ago = now_ms - self._said_at_ms if self._said_at_ms else None
+            state.heard_ms_ago = now_ms - self._last_read_ms
+            state.said_ms_ago = now_ms - self._last_write_ms if self._last_write_ms else None
 
     def _dial(self, now_ms: int) -> list[Action]:
         """Dial, once there is room for what the master sends: without it this replica would only come and go."""
@@ -145,4 +145,4 @@ class ReplicationClient:
 
     @property
     def _silence_deadline_ms(self) -> int:
-        return self._heard_at_ms + self._config.ha_housekeeping_interval
+        return self._last_read_ms + self._config.ha_housekeeping_interval

@@ -16,9 +16,9 @@ class Slaves:
     """The connections of a master's slaves. Call `take` after every call, for the actions that it has caused."""
 
     def __init__(
-        self, config: BrokerConfig, log: ReplicaLog, link: ControllerClient, limit: CopyLimit, tracer: Tracer
+        self, config: BrokerConfig, log: ReplicaLog, controller: ControllerClient, limit: CopyLimit, tracer: Tracer
     ) -> None:
-        self.admission = HaAdmission(config, link, tracer)
+        self.admission = HaAdmission(config, controller, tracer)
         self._config = config
         self._log = log
         self._limit = limit

@@ -44,7 +44,7 @@ def link_of_master(tracer: Any, topics: Any, *, role: bool = True) -> NameServer
     replica = SimpleNamespace(
         is_master=role, is_following=False, is_listed_unaligned=False, seeks_master=False, broker_id=1
     )
-    driver = SimpleNamespace(replica=replica, master_told=lambda *_: None)
+    driver = SimpleNamespace(replica=replica, master_discovered=lambda *_: None)
     turn = trio.lowlevel.checkpoint
     return NameServerLink(BrokerConfig(), cast(Any, driver), topics, ADDRESSES, HostClock(), tracer, turn)
 

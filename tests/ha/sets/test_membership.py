@@ -149,7 +149,7 @@ def test_of_two_answers_to_earlier_calls_neither_lowers_the_number_of_replicas()
     """Both calls were made before one was answered: which of the answers is the newer one is not known."""
     group = started(3)
     master, (ext, body) = group[1].replica, group.controller.group()
-    master.role_doubted(group.now_ms)
+    master.role_notified_unproven(group.now_ms)
     master.disk_probed(group.now_ms, "it is slow")
     first, second = (item for item in master.actions() if isinstance(item, CallController))
     for call, told in ((first, 5), (second, 3)):

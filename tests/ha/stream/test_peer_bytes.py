@@ -11,7 +11,7 @@ from rmqha.ha.stream.peer_bytes import frames_of
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.offset import Buffer
 from rmqha.wire.ha_stream import MasterStreamParser, SlaveStreamParser
-from rmqha.wire.legacy_ha import PlainTransferParser, ReportParser
+from rmqha.wire.legacy_ha import LegacyTransferParser, ReportParser
 from tests.ha.group import started
 from tests.ha.test_static_group import Pair
 
@@ -33,7 +33,7 @@ def test_replicas_go_on_and_connect_again(parser: type) -> None:
     assert sorted(item["brokerId"] for item in master.state(group.now_ms).to_json()["slaves"]) == [2, 3]
 
 
-@pytest.mark.parametrize("parser", [ReportParser, PlainTransferParser])
+@pytest.mark.parametrize("parser", [ReportParser, LegacyTransferParser])
 def test_a_static_pair_goes_on_and_connects_again(parser: type) -> None:
     pair = Pair(broker_role="SYNC_MASTER")
     pair.connect()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from controller.state.replicas_info import BrokerGroup as KnownGroup
-from rmqha.ha.controller_client import LinkState
+from rmqha.ha.controller_client import RegistrationState
 from rmqha.model.offset import PhyOffset
 from rmqha.sim.disk import SECTOR_BYTES, SimDisk
 from rmqha.sim.prng import SimPrng
@@ -145,7 +145,7 @@ class DiskFaults:
         """Judge the replica as others once the controllers have heard it, and were sure of whom the set has: who was
         elected meanwhile has asked nobody yet."""
         known = self._applied(name)
-        heard = broker.alive and broker.replica._link.state is LinkState.REGISTERED
+        heard = broker.alive and broker.replica._controller.state is RegistrationState.REGISTERED
         sure = known is None or known.altered_epoch == known.master_epoch or broker.broker_id not in known.electable_ids
         if heard and sure:
             broker.is_restored = False

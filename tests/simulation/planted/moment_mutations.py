@@ -34,11 +34,11 @@ _ADMISSION = Replica.admission
 
 
 def _takes_sends_on(self: Replica, now_ms: int) -> Any:
-    switch, self._switch = self._switch, HandOver()
+    switch, self._hand_over = self._hand_over, HandOver()
     try:
         return _ADMISSION(self, now_ms)
     finally:
-        self._switch = switch
+        self._hand_over = switch
 
 
 def _any_set_is_news(self: SyncStateSet, members: Members, set_epoch: int, *, answered: bool) -> bool:

@@ -67,7 +67,7 @@ def _nearly_level(self: HandOver, now_ms: int, own_max: PhyOffset, ack: PhyOffse
 
 def _goes_on_at_once(self: HandOver, *args: Any) -> Any:
     actions = _ADVANCE(self, *args)
-    if self._waiting is not None and self._waiting.told:
+    if self._waiting is not None and self._waiting.is_answered:
         self._waiting = None
     return actions
 
@@ -99,11 +99,11 @@ def _nothing_is_open(self: SyncStateSet) -> None:
 
 
 def _any_size(self: Replica, now_ms: int, info: GroupInfo, call_id: int) -> None:
-    self._sized_epoch, self._sized_call_id = Epoch(-1), -1
+    self._total_replicas_epoch, self._total_replicas_call_id = Epoch(-1), -1
     _TAKE_SIZE(self, now_ms, info, call_id)
 
 
-_TAKE_SIZE = Replica._take_size
+_TAKE_SIZE = Replica._take_total_replicas
 
 
 def _entries_only(self: Replica, epoch: Epoch) -> None:
@@ -115,11 +115,11 @@ def _entries_only(self: Replica, epoch: Epoch) -> None:
 
 
 def _by_the_confirmed(self: Replica) -> Any:
-    return tuple(member for member in self._set.state.confirmed if member != self._link.broker_id)
+    return tuple(member for member in self._set.state.confirmed if member != self._controller.broker_id)
 
 
 def _without_a_quorum(self: Replica) -> Any:
-    return tuple(member for member in self._set.state.union if member != self._link.broker_id)
+    return tuple(member for member in self._set.state.union if member != self._controller.broker_id)
 
 
 def _whole_at_the_confirmed(self: HaClient) -> bool:
@@ -453,7 +453,9 @@ OUTSIDER_MUTATIONS: dict[str, Callable[[], Any]] = {
     "a refusal ends what an earlier copy of the request asked for (ruling 1)": lambda: patch.object(
         broker_process, "answer_to", lambda command, reply, is_open: reply
     ),
-    "old news make a master go by fewer replicas (ruling 15)": lambda: patch.object(Replica, "_take_size", _any_size),
+    "old news make a master go by fewer replicas (ruling 15)": lambda: patch.object(
+        Replica, "_take_total_replicas", _any_size
+    ),
     "stamps of a master that is back go by its clock alone": lambda: patch.object(
         OffsetTable, "new_epoch", _by_the_clock
     ),

@@ -180,11 +180,11 @@ _ADVANCE, _DEADLINE = HandOver.advance, HandOver.deadline_ms
 
 
 def _refuses_for_ever(self: HandOver, now_ms: int, *args: Any) -> Any:
-    return [] if self._waiting is not None and self._waiting.told else _ADVANCE(self, now_ms, *args)
+    return [] if self._waiting is not None and self._waiting.is_answered else _ADVANCE(self, now_ms, *args)
 
 
 def _no_deadline_once_told(self: HandOver) -> int | None:
-    return None if self._waiting is None or self._waiting.told else _DEADLINE(self)
+    return None if self._waiting is None or self._waiting.is_answered else _DEADLINE(self)
 
 
 def _alone_in_memory(self: Store, epoch: Any, start_offset: PhyOffset) -> bool:
@@ -196,7 +196,7 @@ def _alone_in_memory(self: Store, epoch: Any, start_offset: PhyOffset) -> bool:
     return history is not None
 
 
-_KEEP = ControllerClient._keep_in_touch
+_KEEP = ControllerClient._send_periodic_requests
 
 
 def _keeps_in_touch_unclean(self: ControllerClient, now_ms: int) -> None:
@@ -231,7 +231,7 @@ RULE_MUTATIONS: dict[str, Callable[[], Any]] = {
     "a start leaves no trace": lambda: patch.object(BootFile, "running", lambda self, process_id: self._write()),
     "an epoch's entry is in its copy alone": lambda: patch.object(Store, "append_epoch", _alone_in_memory),
     "an unclean replica sends heartbeats (ruling 3)": lambda: patch.object(
-        ControllerClient, "_keep_in_touch", _keeps_in_touch_unclean
+        ControllerClient, "_send_periodic_requests", _keeps_in_touch_unclean
     ),
     "who misses entries may lead (Raft)": lambda: patch.object(RaftLog, "is_up_to_date", lambda self, *args: True),
     "a slave moves consumers": lambda: patch.object(PullProcessor, "_process_as_slave", _moves_consumers),

@@ -35,7 +35,7 @@ def _registered_with_an_epoch(self: Requests, now_ms: int, asked: PendingRequest
 
 
 def _asks_nobody(self: HaAdmission, now_ms: int) -> None:
-    self._question += 1
+    self._newest_query += 1
     self._ask_at_ms = now_ms + admission.ASK_INTERVAL_MS
     self._is_asking = True
 

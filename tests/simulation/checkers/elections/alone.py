@@ -85,8 +85,8 @@ class Alone:
         return True
 
     def _judge_cp(self, master: BrokerProcess) -> None:
-        keeper = master.replica._set
-        state = keeper.state
+        set_manager = master.replica._set
+        state = set_manager.state
         confirmed, union = (self._others(master, members) for members in (state.confirmed, state.union))
         code, refusal = master.driver.admission()
         takes = code is ResponseCode.SUCCESS
@@ -97,8 +97,8 @@ class Alone:
                 " controller is alive"
             )
         here = all(_follows(broker, master) and not broker.is_paused for broker in union)
-        enough = not state.blind and len(state.confirmed) >= keeper.majority
-        if not takes and enough and here and not keeper.drained_ids:
+        enough = not state.blind and len(state.confirmed) >= set_manager.majority
+        if not takes and enough and here and not set_manager.drained_ids:
             raise InvariantError(
                 f"{master.host} refuses sends ({refusal}); all of its set {list(state.union)} follow it, and no"
                 " controller is alive"

@@ -58,10 +58,10 @@ class HandOvers:
 
     def stepped(self, master: BrokerProcess) -> None:
         replica, now_ms = master.replica, master.clock.now_ms()
-        waiting, told, handed_over = replica._switch._waiting, self._told.get(master.host), master.handed_over
+        waiting, told, handed_over = replica._hand_over._waiting, self._told.get(master.host), master.handed_over
         term, end = (master.life, int(replica.epoch), master.hand_overs_cancelled), int(master.store.max_phy_offset)
         if told is not None:
-            is_another = waiting is not None and not waiting.told
+            is_another = waiting is not None and not waiting.is_answered
             if told.term != term or is_another or now_ms >= told.until_ms or not replica.is_master:
                 del self._told[master.host]
             elif end > told.end:

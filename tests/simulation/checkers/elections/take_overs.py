@@ -122,8 +122,8 @@ class TakeOvers:
         if not replica.is_master:
             self._acked_by.pop(master.host, None)
             return
-        waiting = replica._switch._waiting
-        if waiting is not None and waiting.told:
+        waiting = replica._hand_over._waiting
+        if waiting is not None and waiting.is_answered:
             self._handed = int(replica.epoch), int(waiting.target), int(master.store.max_phy_offset)
         elif self._handed is not None and self._handed[0] == replica.epoch:
             self._handed = None  # it goes on

@@ -47,7 +47,7 @@ class Copies:
         alone = pair and replica.sync_required
         if alone:
             self._alone_to = max(self._alone_to, end)
-        elif pair and replica._commitment.total_replicas > 2:
+        elif pair and replica._commit_tracker.total_replicas > 2:
             start = max(start, self._alone_to)
             if end <= start:
                 return

@@ -58,7 +58,9 @@ HA: dict[str, Callable[[], Any]] = {
     "a slave that moves counts as level": edit(
         HaConnection, "_note_caught_up", ("self.caught_up_at_ms = self._end_mark[1]", "self.caught_up_at_ms = now_ms")
     ),
-    "who is spoken to is never silent": edit(HaConnection, "timeout", ("self._heard_at_ms + ", "self._spoke_at_ms + ")),
+    "who is spoken to is never silent": edit(
+        HaConnection, "timeout", ("self._last_read_ms + ", "self._last_write_ms + ")
+    ),
     "what was kept of a connection outlives it": edit(HaClient, "_forget", ("    self._kept.clear()\n", "")),
     "the first acknowledgement does not wait for the disk": edit(
         HaClient, "ack", ("if first and offset < self._log.max_phy_offset:", "if False:")
@@ -76,16 +78,18 @@ HA: dict[str, Callable[[], Any]] = {
         alignment, "refuse_loss", (">= unclean_epoch", "> unclean_epoch")
     ),
     "a hand-over outlives its mastership": edit(
-        Replica, "_leave_role", ('    self._actions += self._switch.end("this broker is no longer the master")\n', "")
+        Replica,
+        "_leave_role",
+        ('    self._actions += self._hand_over.end("this broker is no longer the master")\n', ""),
     ),
     "news during a change of the log are forgotten": edit(
         Replica, "_apply", ("        self._missed_group_change = True\n", "")
     ),
     "the number of replicas is as new as its answer": edit(
-        Replica, "_take_size", ("info.epoch, self._link.last_call_id", "info.epoch, call_id")
+        Replica, "_take_total_replicas", ("info.epoch, self._controller.last_call_id", "info.epoch, call_id")
     ),
     "what changes while a registration is under way is not told (ruling 3)": edit(
-        ControllerClient, "_registered", ("self._heartbeat_values().unclean != self._told_unclean", "False")
+        ControllerClient, "_registered", ("self._heartbeat_values().unclean != self._registered_unclean", "False")
     ),
     "controllers are away only after minutes (ruling 5)": edit(
         ControllerClient, "is_away", ("+ AWAY_AFTER_MS", "+ AWAY_AFTER_MS * 1000")
