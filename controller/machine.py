@@ -416,7 +416,7 @@ class ControllerMachine:
     def _offer_image(self, image: ImageWriter) -> None:
         """Give the image to the shell once the log before it is durable here: an image beyond the log counts as
         damage."""
-        if image.is_done and not self._image_waits and self._image_index <= self._raft.settled_index:
+        if image.is_done and not self._image_waits and self._image_index <= self._raft.compactable_index:
             self._image_waits = True
             self._actions.append(WriteSnapshot(self._raft.snapshot_of(self._image_index, image.data)))
 

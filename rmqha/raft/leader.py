@@ -56,7 +56,7 @@ def _open_round(core: Core, role: Leader, now_ms: int) -> None:
     for peer, progress in role.progress.items():
         commit_index = min(core.log.commit_index, progress.match_index)
         core.send(Heartbeat(core.node_id, peer, core.term, commit_index, role.round))
-    reconfiguration.forget_departed(core, role)
+    reconfiguration.untrack_removed(core, role)
     _count_rounds(core, role)
 
 
@@ -193,7 +193,7 @@ def on_append_reply(core: Core, role: Leader, now_ms: int, reply: AppendReply) -
         return
     if progress.acknowledged(reply.match_index):
         count_commits(core, role)
-        if reconfiguration.leave(core, role, now_ms):
+        if reconfiguration.step_down_if_removed(core, role, now_ms):
             return
     reconfiguration.promote(core, role, reply.sender)
     if role.transfer is not None and role.transfer.to == reply.sender:
@@ -256,7 +256,7 @@ def best_successor(core: Core, role: Leader, now_ms: int) -> str | None:
     return max(core.other_voters, key=fitness)
 
 
-def give_way(core: Core, role: Leader, now_ms: int) -> None:
+def transfer_from_stalled_disk(core: Core, role: Leader, now_ms: int) -> None:
     """Hand over, since this node's disk stands still, once a majority without it has saved all that it could not when
     that was found. What has come since is on its way to them. Others whose disks stand still too could not vote: the
     group would have no leader in place of one that still answers."""
@@ -278,7 +278,7 @@ def give_way(core: Core, role: Leader, now_ms: int) -> None:
         begin_transfer(core, role, now_ms, target)
 
 
-def late_ms(core: Core, role: Leader, now_ms: int) -> int:
+def pause_ms(core: Core, role: Leader, now_ms: int) -> int:
     """Time (ms) for which this process has stood still, and so have its ears: what the others answered, and its disk,
     has not been read yet. 0 if it has not."""
     found = now_ms - role.heartbeat_deadline_ms
@@ -288,7 +288,7 @@ def late_ms(core: Core, role: Leader, now_ms: int) -> int:
 def timed_out(core: Core, role: Leader, now_ms: int) -> bool:
     """Heartbeats, check-quorum, the end of a transfer. True if this node must campaign again: TimeoutNow may still
     arrive and its votes ignore the lease, so an abandoned transfer must end the term."""
-    role.paused_ms += late_ms(core, role, now_ms)
+    role.paused_ms += pause_ms(core, role, now_ms)
     if now_ms >= _quorum_deadline_ms(core, role) and not core.is_sole_voter:
         core.trace("raft_quorum_lost", term=core.term)
         core.step_down(now_ms, core.term)

@@ -40,7 +40,7 @@ from rmqha.wire.raft_message import (
 )
 from rmqha.wire.state.controller_state import FollowerProgress, QuorumMember, RaftState
 
-MAX_TOLD_NON_MEMBERS = 64
+MAX_TRACED_NON_MEMBERS = 64
 
 _ANSWERS = (PreVoteReply, VoteReply, AppendReply, AppendReject, HeartbeatReply, SnapshotReply)
 _EARLY = (
@@ -119,7 +119,7 @@ class RaftNode:
         """Taken, to be made durable, not advanced."""
         self._persisting_since_ms = now_ms
         """Time (ms) at which it was taken; later by the time for which this process, a leader, stood still since."""
-        self._beside: Ready | None = None
+        self._diskless: Ready | None = None
         """Taken, not advanced, and needs no disk."""
         if self._core.is_sole_voter:
             election.campaign(self._core, now_ms)
@@ -131,7 +131,7 @@ class RaftNode:
         raises RemoteProtocolError and leaves the log alone."""
         core = self._core
         if not self._accepts(message):
-            self._tell_non_member(message)
+            self._trace_non_member(message)
             return
         if message.term > core.term and not self._adopt_term(now_ms, message):
             return
@@ -153,9 +153,9 @@ class RaftNode:
         departing = isinstance(core.role, Leader) and message.sender in core.role.progress
         return departing or (SEPARATOR in to and not isinstance(message, _ANSWERS))
 
-    def _tell_non_member(self, message: AnyMessage) -> None:
+    def _trace_non_member(self, message: AnyMessage) -> None:
         core, link = self._core, (message.sender, message.to)
-        if link in core.non_members or len(core.non_members) >= MAX_TOLD_NON_MEMBERS:
+        if link in core.non_members or len(core.non_members) >= MAX_TRACED_NON_MEMBERS:
             return
         core.non_members.add(link)
         wiped = core.configuration.formed and core.configuration.find(id_of(message.sender)) is not None
@@ -231,7 +231,7 @@ class RaftNode:
         match message:
             case AppendReply():
                 leader.on_append_reply(self._core, role, now_ms, message)
-                self._give_way_if_stalled(role, now_ms)
+                self._transfer_if_stalled(role, now_ms)
             case AppendReject():
                 leader.on_append_reject(self._core, role, message)
             case HeartbeatReply():
@@ -241,25 +241,25 @@ class RaftNode:
             case _:
                 assert_never(message)
 
-    def _give_way_if_stalled(self, role: Leader, now_ms: int) -> None:
+    def _transfer_if_stalled(self, role: Leader, now_ms: int) -> None:
         """Give up the leadership if the disk stalls. After a pause of this process `timeout` first says how long it
         was."""
         core = self._core
-        if core.role is not role or leader.late_ms(core, role, now_ms):
+        if core.role is not role or leader.pause_ms(core, role, now_ms):
             return
         if min(self.unsaved_ms(now_ms), now_ms - role.since_ms) < core.config.quorum_timeout_ms:
             role.awaited_index = None
         else:
-            leader.give_way(core, role, now_ms)
+            leader.transfer_from_stalled_disk(core, role, now_ms)
 
     def timeout(self, now_ms: int) -> None:
         """Call at or after deadline_ms; before it, it does nothing."""
         core, role = self._core, self._core.role
         if isinstance(role, Leader):
             # the disk may have done its work meanwhile
-            since_ms = self._persisting_since_ms + leader.late_ms(core, role, now_ms)
+            since_ms = self._persisting_since_ms + leader.pause_ms(core, role, now_ms)
             self._persisting_since_ms = min(now_ms, since_ms)
-            self._give_way_if_stalled(role, now_ms)
+            self._transfer_if_stalled(role, now_ms)
             if leader.timed_out(core, role, now_ms):
                 election.campaign(core, now_ms, forced=True)
         elif role.election_deadline_ms is not None and now_ms >= role.election_deadline_ms:
@@ -298,7 +298,7 @@ class RaftNode:
 
     def snapshot_of(self, index: RaftIndex, data: bytes | bytearray) -> Snapshot:
         """The snapshot that `compact` with the same arguments will store; to be written ahead of it, beside the log."""
-        assert index <= self.settled_index, f"entry {index} is not settled"
+        assert index <= self.compactable_index, f"entry {index} is not settled"
         term = self._core.log.term_at(index)
         assert term is not None, f"entry {index} is compacted away"
         return Snapshot(index, term, data, self._core.membership.at(index).encode())
@@ -306,7 +306,7 @@ class RaftNode:
     def compact(self, index: RaftIndex, snapshot_data: bytes | bytearray) -> None:
         """Drop the log up to `index`, which must be settled and above the last snapshot; `snapshot_data` is the
         application's state after it."""
-        assert index <= self.settled_index, f"entry {index} is not settled"
+        assert index <= self.compactable_index, f"entry {index} is not settled"
         self._core.compact(index, snapshot_data)
 
     # --- outputs ----------------------------------------------------------------------------------------------------
@@ -314,13 +314,13 @@ class RaftNode:
     def ready(self, now_ms: int) -> Ready | None:
         """Work that has accumulated; None if there is none, or if it must wait for another Ready to be advanced."""
         core, log = self._core, self._core.log
-        if self._beside is not None:
+        if self._diskless is not None:
             return None
         if isinstance(core.role, Leader):
             leader.replicate(core, core.role)
             core.role.round_open = False
         if self._persisting is not None:
-            return self._ready_beside(self._persisting)
+            return self._ready_without_disk(self._persisting)
         has_committed = self._taken_index < log.commit_index
         if not (core.hard_state_changed or log.has_changes() or core.outbox or has_committed or core.read_states):
             return None
@@ -345,10 +345,10 @@ class RaftNode:
         if ready.must_persist:
             self._persisting, self._persisting_since_ms = ready, now_ms
         else:
-            self._beside = ready
+            self._diskless = ready
         return ready
 
-    def _ready_beside(self, persisting: Ready) -> Ready | None:
+    def _ready_without_disk(self, persisting: Ready) -> Ready | None:
         """Work that a slow disk does not hold up. A term that is not durable yet holds up every message."""
         core = self._core
         knows_term = persisting.hard_state is None and not core.hard_state_changed
@@ -358,8 +358,8 @@ class RaftNode:
         reads = self._take_reads()
         if not (early or committed or reads):
             return None
-        self._beside = Ready(early, None, None, None, (), None, (), committed, reads)
-        return self._beside
+        self._diskless = Ready(early, None, None, None, (), None, (), committed, reads)
+        return self._diskless
 
     def _take_early(self) -> tuple[AnyMessage, ...]:
         """Take the messages that need not wait for this node's disk (dissertation §10.2.1)."""
@@ -385,8 +385,8 @@ class RaftNode:
     def advance(self, ready: Ready) -> None:
         """Everything `ready` asked to persist is on stable storage."""
         core = self._core
-        if ready is self._beside:
-            self._beside = None
+        if ready is self._diskless:
+            self._diskless = None
         else:
             assert ready is self._persisting, "advance must follow its own ready"
             self._persisting = None
@@ -438,7 +438,7 @@ class RaftNode:
         return self._applied_index
 
     @property
-    def settled_index(self) -> RaftIndex:
+    def compactable_index(self) -> RaftIndex:
         """Last entry that is applied and on this node's disk as well; a snapshot may reach so far."""
         return min(self._applied_index, self._core.log.durable_index)
 

@@ -106,14 +106,14 @@ class Configuration:
     def won(self, votes: dict[str, bool]) -> bool:
         """True if these votes, by identity, are a majority."""
         granted = {self.name_of(member) for member, vote in votes.items() if vote}
-        return sum(voter in granted for voter in self.voters) >= self._needed
+        return sum(voter in granted for voter in self.voters) >= self._needed_votes
 
     def lost(self, votes: dict[str, bool]) -> bool:
         refused = {self.name_of(member) for member, vote in votes.items() if not vote}
-        return sum(voter in refused for voter in self.voters) > len(self.voters) - self._needed
+        return sum(voter in refused for voter in self.voters) > len(self.voters) - self._needed_votes
 
     @property
-    def _needed(self) -> int:
+    def _needed_votes(self) -> int:
         return self.majority if self.formed else len(self.voters)
 
     # --- change -----------------------------------------------------------------------------------------------------

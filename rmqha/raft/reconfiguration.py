@@ -48,7 +48,7 @@ def change(core: Core, role: Leader, now_ms: int, wanted: MembershipChange) -> t
     found = _changed(core.configuration, wanted)
     if isinstance(found, Refused):
         return found
-    if not is_settled(core, role):
+    if not may_change(core, role):
         return Refused("another change of the group is under way; ask again when it is done")
     if role.transfer is not None:
         return Refused("the leadership is being handed over; ask the next leader")
@@ -84,7 +84,7 @@ def _changed(configuration: Configuration, wanted: MembershipChange) -> Configur
             return configuration.without(known)
 
 
-def is_settled(core: Core, role: Leader) -> bool:
+def may_change(core: Core, role: Leader) -> bool:
     """True if the next change may begin."""
     commit_index = core.log.commit_index
     return core.membership.index <= commit_index and role.noop_index <= commit_index
@@ -101,18 +101,18 @@ def is_heard(core: Core, role: Leader, now_ms: int, member: str) -> bool:
 def append_configuration(core: Core, role: Leader, configuration: Configuration) -> tuple[Term, RaftIndex]:
     next_index = RaftIndex(core.log.last_index + 1)
     core.append(Entry(next_index, core.term, configuration.encode(), EntryKind.CONFIGURATION))
-    watch_members(core, role, next_index)
+    track_members(core, role, next_index)
     return core.term, next_index
 
 
-def watch_members(core: Core, role: Leader, next_index: RaftIndex) -> None:
-    """Send to new members as well. One that has left is still told so, see `forget_departed`."""
+def track_members(core: Core, role: Leader, next_index: RaftIndex) -> None:
+    """Send to new members as well. One that has left is still told so, see `untrack_removed`."""
     for peer in core.peers:
         if peer not in role.progress:
             role.progress[peer] = Progress(next_index)
 
 
-def forget_departed(core: Core, role: Leader) -> None:
+def untrack_removed(core: Core, role: Leader) -> None:
     """Called after a round of heartbeats: nodes whose removal is committed have been sent the news."""
     if core.membership.index <= core.log.commit_index:
         for peer in [peer for peer in role.progress if not core.configuration.knows(peer)]:
@@ -121,14 +121,14 @@ def forget_departed(core: Core, role: Leader) -> None:
 
 def promote(core: Core, role: Leader, peer: str) -> None:
     """Let `peer`, which has just answered, vote if it is joining and holds all that is committed."""
-    if peer not in core.configuration.joining or role.transfer is not None or not is_settled(core, role):
+    if peer not in core.configuration.joining or role.transfer is not None or not may_change(core, role):
         return
     progress = role.progress[peer]
     if progress.state is ProgressState.REPLICATE and progress.match_index >= core.log.commit_index:
         append_configuration(core, role, core.configuration.promoted(peer))
 
 
-def leave(core: Core, role: Leader, now_ms: int) -> bool:
+def step_down_if_removed(core: Core, role: Leader, now_ms: int) -> bool:
     """End the leadership of a node whose own removal is committed; the voter that has the most takes over."""
     if core.is_voter or core.membership.index > core.log.commit_index:
         return False

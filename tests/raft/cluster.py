@@ -407,7 +407,7 @@ class Cluster:
     def compact(self, host: Host) -> None:
         node, application = host.node, host.application
         assert node is not None
-        if application.index > node.snapshot_index and application.index == node.settled_index:
+        if application.index > node.snapshot_index and application.index == node.compactable_index:
             data = application.state.hex().encode() + b"|" + b"." * self.options.snapshot_padding_bytes
             node.compact(RaftIndex(application.index), data)
             self.pump(host)

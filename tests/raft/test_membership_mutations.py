@@ -87,7 +87,7 @@ def test_changing_before_the_terms_first_commit(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(reconfiguration, "is_heard", lambda core, role, now_ms, member: True)
     assert not story()
     monkeypatch.setattr(
-        reconfiguration, "is_settled", lambda core, role: core.membership.index <= core.log.commit_index
+        reconfiguration, "may_change", lambda core, role: core.membership.index <= core.log.commit_index
     )
     with pytest.raises(ViolationError):
         story()
@@ -110,7 +110,7 @@ def test_two_changes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
         cluster.run(3000)
 
     story()
-    monkeypatch.setattr(reconfiguration, "is_settled", lambda core, role: role.noop_index <= core.log.commit_index)
+    monkeypatch.setattr(reconfiguration, "may_change", lambda core, role: role.noop_index <= core.log.commit_index)
     with pytest.raises(ViolationError):
         story()
 
@@ -143,7 +143,7 @@ def test_forming_a_group_by_majority(monkeypatch: pytest.MonkeyPatch) -> None:
     story()
     formed_by = Configuration.formed_by
     everyone = [identity(name, "1") for name in ("n1", "n2", "n3")]
-    monkeypatch.setattr(Configuration, "_needed", property(lambda self: self.majority))
+    monkeypatch.setattr(Configuration, "_needed_votes", property(lambda self: self.majority))
     monkeypatch.setattr(Configuration, "formed_by", lambda self, found: formed_by(self, [*found, *everyone]))
     with pytest.raises(ViolationError):
         story()
@@ -226,7 +226,7 @@ def test_a_removed_leader_that_counts_itself(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.sim
 def test_a_removed_leader_that_does_not_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconfiguration, "leave", lambda core, role, now_ms: False)
+    monkeypatch.setattr(reconfiguration, "step_down_if_removed", lambda core, role, now_ms: False)
     assert first_violation(GROUP, CHANGES)
 
 

@@ -53,7 +53,7 @@ class SendsBeforePersisting(RaftNode):
         if early.must_persist:
             self._persisting = early
         else:
-            self._beside = early
+            self._diskless = early
         return early
 
 
@@ -88,7 +88,7 @@ def test_forgetting_the_vote(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.sim
 def test_taking_a_pause_for_a_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug: a leader that stood still gives way for its disk."""
-    monkeypatch.setattr(leader, "late_ms", lambda core, role, now_ms: 0)
+    monkeypatch.setattr(leader, "pause_ms", lambda core, role, now_ms: 0)
     plan = Plan(("pause_leader",), 300, mean_request_gap_ms=40)
     assert "gives way" in first_violation(Options(max_sync_ms=450), plan)
 

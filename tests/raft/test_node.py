@@ -154,11 +154,11 @@ def test_a_slow_disk_holds_up_no_heartbeat_and_no_commit_of_the_others() -> None
     assert Heartbeat in {type(message) for message in beside.early}
     assert [entry.data for entry in beside.committed] == [b"x"]
     one.advance(beside)
-    assert (one.applied_index, one.settled_index) == (2, 1)
+    assert (one.applied_index, one.compactable_index) == (2, 1)
     with pytest.raises(AssertionError, match="entry 2 is not settled"):
         one.compact(RaftIndex(2), b"state")
     one.advance(slow)
-    assert one.settled_index == 2
+    assert one.compactable_index == 2
     one.compact(RaftIndex(2), b"state")
 
 

@@ -113,7 +113,7 @@ SHELL_MUTATIONS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "what has no answer is passed on again": lambda: patch.object(forward, "NotSentError", UnreachableError),
     "a refusal after the write is passed on again": lambda: patch.object(SendForwarder, "_handle", _settle_believing),
     "a removed leader leads on (Raft)": lambda: patch.object(
-        reconfiguration, "leave", lambda core, role, now_ms: False
+        reconfiguration, "step_down_if_removed", lambda core, role, now_ms: False
     ),
     "a SYNC_MASTER without a controller waits for nobody": lambda: patch.object(StaticReplica, "_needed_slaves", 0),
     "a static slave reports what is not synced": lambda: patch.object(static_replica, "LegacyHaClient", _TellsItsEnd),

@@ -91,7 +91,7 @@ STATE_MUTATIONS: dict[str, Callable[[], Any]] = {
         Membership, "truncate", lambda self, start: False
     ),
     "two changes of the members at a time (Raft)": lambda: patch.object(
-        reconfiguration, "is_settled", _settled_once_it_leads
+        reconfiguration, "may_change", _settled_once_it_leads
     ),
     "heartbeats commit what a follower may lack (Raft)": lambda: patch.object(Core, "send", _all_is_committed),
     "a transfer goes on across an epoch's start": lambda: patch.object(EpochHistory, "next_start", _goes_on),
