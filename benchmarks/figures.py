@@ -49,7 +49,7 @@ def machine(directory: Path) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "kernel": platform.release(),
-        "batch_kernel": choose_kernel().words,
+        "batch_kernel": choose_kernel().description,
         "fdatasync_ms": {**summary(syncs), "count": SYNC_COUNT},
         "load_average": round(os.getloadavg()[0], 2),
     }

@@ -30,7 +30,7 @@ def controller(config_file: str | None, check: bool) -> None:
     from controller.server import read_config, run_controller
     from rmqha.host.access import security
     from rmqha.host.http.endpoint import expose
-    from rmqha.host.process import spare_loaded_state
+    from rmqha.host.process import freeze_loaded_objects
     from rmqha.host.process_environment import ProcessEnvironment
 
     config = ControllerConfig() if config_file is None else read_config(config_file)
@@ -47,7 +47,7 @@ def controller(config_file: str | None, check: bool) -> None:
             exposure = await expose(config, tracer, ("controller",), shown)
             async with trio.open_nursery() as nursery:
                 await nursery.start(partial(run_controller, config, tracer, stopping=stopping, exposure=exposure))
-                spare_loaded_state()
+                freeze_loaded_objects()
             shown.cancel_scope.cancel()
 
     around.run(serve)

@@ -279,7 +279,7 @@ class ControllerServer:
             session.work(_answer_in_steps(session, command, machine.state(now_ms)))
             return
         if command.code == RequestCode.RMQHA_GET_HISTORY:
-            told = self._tracer.told()
+            told = self._tracer.history_answer()
             shown = {**told, "events": events_shown(command.principal, told["events"])}
         elif command.code == RequestCode.RMQHA_GET_SECURITY_STATE:
             shown = security_watch.view(security.ambient.get(), command.principal)

@@ -30,7 +30,7 @@ def namesrv(config_file: str | None, check: bool) -> None:
     from nameserver.server import run_name_server
     from rmqha.host.access import security
     from rmqha.host.http.endpoint import expose
-    from rmqha.host.process import spare_loaded_state
+    from rmqha.host.process import freeze_loaded_objects
     from rmqha.host.process_environment import ProcessEnvironment
 
     config, controller_config = read_config(config_file)
@@ -56,7 +56,7 @@ def namesrv(config_file: str | None, check: bool) -> None:
                     await embedded.start(
                         partial(run_controller, controller_config, tracer, stopping=stopping, exposure=exposure)
                     )
-                    spare_loaded_state()
+                    freeze_loaded_objects()
             await stopping.wait()
             tracer.event("name_server_stopping")
             nursery.cancel_scope.cancel()

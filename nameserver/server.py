@@ -27,7 +27,7 @@ from rmqha.host.disk import HostDisk, make_directories
 from rmqha.host.http.endpoint import HttpEndpoint
 from rmqha.host.log_files import LogFiles
 from rmqha.host.net.boundary import Boundary
-from rmqha.host.net.network import RemotePeer
+from rmqha.host.net.network import FirstRemotePeer
 from rmqha.host.net.remoting import RemotingClient, serve
 from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
@@ -95,7 +95,7 @@ class NameServer:
         self._config_answer = ConfigAnswer()
         self.quotas = Quotas(config.quotas)
         kv_config.max_count = config.max_kv_count
-        self._far = RemotePeer()
+        self._far = FirstRemotePeer()
         self._loopback_traced = False
         self._handlers: dict[int, Callable[[Command], Command | Work]] = {
             RequestCode.UNREGISTER_BROKER: self._unregister,
@@ -392,7 +392,7 @@ class NameServer:
         return request.reply(body=dumps(security_watch.view(security.ambient.get(), request.principal)))
 
     def _history(self, request: Command) -> Command:
-        told = self._tracer.told()
+        told = self._tracer.history_answer()
         return request.reply(body=dumps({**told, "events": events_shown(request.principal, told["events"])}))
 
 

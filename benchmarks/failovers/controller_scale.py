@@ -32,7 +32,7 @@ from controller.state.event import (
 from controller.state.image import decode_image, encode_image
 from controller.state.replicas_info import ReplicasInfo
 from rmqha.host.prng import HostPrng
-from rmqha.host.process import spare_loaded_state
+from rmqha.host.process import freeze_loaded_objects
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.offset import BrokerId, Epoch, RaftIndex, Term
 from rmqha.raft.config import RaftConfig
@@ -197,7 +197,7 @@ def main() -> None:
     held = (anonymous_rss_bytes(os.getpid()) or 0) - before
     del kept
     quorum = Quorum(image)
-    spare_loaded_state()
+    freeze_loaded_objects()
     quorum.wait_leader()
     quorum.run(SETTLED_S)
     taken = [quorum.failover_ms() for _ in range(rounds)]

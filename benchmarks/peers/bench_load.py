@@ -174,8 +174,8 @@ def chosen_kernel() -> str:
     """Name of the kernel that brokers of ours will run. Raises MissingError for one that nobody asked for: a library of
     other sources costs a broker half of its rate, and nobody sees it in the figures."""
     choice = choose_kernel()
-    if choice.lack:
-        raise MissingError(f"{choice.lack}; {VARIABLE}=python measures the kernel in Python")
+    if choice.fallback_reason:
+        raise MissingError(f"{choice.fallback_reason}; {VARIABLE}=python measures the kernel in Python")
     return choice.name
 
 

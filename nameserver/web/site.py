@@ -139,7 +139,7 @@ class Site:
             return Response.text("messages are shown to this page only\n", 403)
         audit = ambient.get().audit
         if audit is not None:
-            audit.tell(request.peer, "PAGE_LOOK_UP", sorted(request.query.items()))
+            audit.record(request.peer, "PAGE_LOOK_UP", sorted(request.query.items()))
         lookup = await self._loaded_lookup()
         try:
             found, status = await lookup.find(request.query), 200

@@ -13,7 +13,7 @@ from ipaddress import ip_address
 
 import trio
 
-from rmqha.host.net.network import RemotePeer
+from rmqha.host.net.network import FirstRemotePeer
 from rmqha.host.tracer import HostTracer
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import ConfigError
@@ -94,7 +94,7 @@ class AdvertisedAddressCheck:
     def __init__(self, config: BrokerConfig, hosts: ResolvedHosts, tracer: HostTracer) -> None:
         self._tracer = tracer
         self._local = {key: host for key, host in advertised_hosts(config).items() if _is_local_only(host, hosts)}
-        self._far = {key: RemotePeer() for key in self._local}
+        self._far = {key: FirstRemotePeer() for key in self._local}
         self.problem = ""
 
     def connected(self, key: str, peer: str) -> None:

@@ -76,7 +76,7 @@ from rmqha.wire.command import Command
 
 PEER_RULES = PeerRules(
     refuses=lambda command: command.code in (RequestCode.RMQHA_HAND_OVER, RequestCode.RMQHA_FOLLOW_TABLES),
-    doubts=lambda command: command.code == RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
+    marks_unproven=lambda command: command.code == RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
 )
 """Requests that only controllers and replicas may send. The versions that a slave reports decide about the master's
 answers. Apache's controllers send notices without proof: such a notice only causes a question to them."""
@@ -257,8 +257,8 @@ def _open(
 ) -> BrokerCore:
     root = Path(config.store_path_root_dir).absolute()
     choice = choose_kernel()
-    if choice.lack:
-        tracer.event("kernel_in_python", reason=choice.lack)
+    if choice.fallback_reason:
+        tracer.event("kernel_in_python", reason=choice.fallback_reason)
     disk, clock = HostDisk(root), HostClock()
     identity = BrokerIdentity(IdentityFile(disk), config.broker_cluster_name, config.broker_name)
     store_config = StoreConfig(
@@ -293,7 +293,7 @@ def _open(
                 process={
                     "pid": os.getpid(),
                     "dataDirectory": str(root),
-                    "kernel": choice.words,
+                    "kernel": choice.description,
                     "release": __version__,
                 },
                 disk_usage=partial(disk.usage, LOG_DIRECTORY),

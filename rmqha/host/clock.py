@@ -23,7 +23,7 @@ def local_month_ms(wall_ms: int) -> tuple[int, int]:
     return int(start.timestamp() * 1000), int(end.timestamp() * 1000)
 
 
-class StepWatch:
+class ClockStepDetector:
     """Measure how far the wall clock was set, against the monotonic one, since this was made: slewing, as NTP does it,
     moves both."""
 

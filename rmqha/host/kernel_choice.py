@@ -23,11 +23,11 @@ class KernelChoice(NamedTuple):
 
     name: str
     kernel: BatchKernel
-    lack: str = ""
+    fallback_reason: str = ""
 
     @property
-    def words(self) -> str:
-        return f"{self.name}: {self.lack}" if self.lack else self.name
+    def description(self) -> str:
+        return f"{self.name}: {self.fallback_reason}" if self.fallback_reason else self.name
 
 
 def choose_kernel() -> KernelChoice:

@@ -16,16 +16,16 @@ from rmqha.model.series import MetricFamilies, Series
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class _Pages(Collector):
+class _FamiliesCollector(Collector):
     """Series of one name are one family, whichever server they are of."""
 
-    def __init__(self, pages: Sequence[MetricFamilies]) -> None:
-        self._pages = pages
+    def __init__(self, scraped: Sequence[MetricFamilies]) -> None:
+        self._scraped = scraped
 
     def collect(self) -> Iterable[Metric]:
         families: dict[Series, Metric] = {}
-        for page in self._pages:
-            for series, samples in page.samples.items():
+        for part in self._scraped:
+            for series, samples in part.samples.items():
                 family = families.get(series)
                 if family is None:
                     # the library adds "_total" to the names of counters
@@ -36,9 +36,9 @@ class _Pages(Collector):
         return families.values()
 
 
-def exposition(pages: Sequence[MetricFamilies]) -> bytes:
+def exposition(scraped: Sequence[MetricFamilies]) -> bytes:
     """The text format 0.0.4, process_* series included."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Pages(pages))
+    registry.register(_FamiliesCollector(scraped))
     ProcessCollector(registry=registry)
     return generate_latest(registry)

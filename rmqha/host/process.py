@@ -46,14 +46,14 @@ def raise_file_limit() -> int:
     return hard
 
 
-def session_room() -> int:
+def max_session_count() -> int:
     """Number of connections that this process may serve: a quarter of its descriptors stays for its files, or a crowd
     of connections would keep the log from its next file; three quarters where there are few, and never all."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return max(1, limit - max(min(RESERVED_FILES, limit * 3 // 4), limit // 4))
 
 
-def spare_loaded_state() -> None:
+def freeze_loaded_objects() -> None:
     """Keep the garbage collector from walking through what has been loaded: with a million objects each full collection
     would stop the process for a second. Call it when the state is in memory."""
     gc.collect()
@@ -61,7 +61,7 @@ def spare_loaded_state() -> None:
     gc.set_threshold(*GC_THRESHOLDS)
 
 
-def give_back_large_memory() -> bool:
+def pin_malloc_thresholds() -> bool:
     """Pin glibc's border between memory of its heap and of its own mapping, and what its heap keeps; False where there
     is no glibc.
 
@@ -94,9 +94,9 @@ def run_server(
     import trio
 
     raise_file_limit()
-    give_back_large_memory()
+    pin_malloc_thresholds()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    room = session_room()
+    room = max_session_count()
     if tracer is not None and room < WANTED_SESSIONS:
         tracer.event("few_descriptors", connections=room, advice=FEW_FILES_ADVICE)
     umask = os.umask(PRIVATE_UMASK)

@@ -22,7 +22,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
-from rmqha.host.clock import HostClock, StepWatch
+from rmqha.host.clock import ClockStepDetector, HostClock
 from rmqha.host.disk import FILE_MODE, make_directories
 from rmqha.host.event_file import KEPT_EVENTS, EventFile
 from rmqha.model.config.servers import ServerConfig
@@ -184,7 +184,7 @@ class HostTracer:
 
             self._json_lines = JsonLines(json_of)
         self._clock: Clock = HostClock() if clock is None else clock
-        self._steps = StepWatch(self._clock)
+        self._steps = ClockStepDetector(self._clock)
         self._history: deque[dict[str, Any]] = deque()
         self._history_lock = Lock()
         self._kept = kept
@@ -247,8 +247,8 @@ class HostTracer:
             before = self._kept.events() if self._kept is not None else []
             return [*before, *self._history]
 
-    def told(self) -> dict[str, Any]:
-        """The answer to request 52001: `events`, and what a `StepWatch` says of the clock."""
+    def history_answer(self) -> dict[str, Any]:
+        """The answer to request 52001: `events`, and what a `ClockStepDetector` says of the clock."""
         return {"events": self.history(), **self._steps.view()}
 
     def statistics(self) -> dict[str, int]:

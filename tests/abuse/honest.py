@@ -18,7 +18,7 @@ from rmqha.client.consumers.consumer import Consumer
 from rmqha.client.producers.producer import Producer
 from rmqha.drill.cluster import wall_ms
 from rmqha.host.access.security import Security, for_client
-from rmqha.host.process import spare_loaded_state
+from rmqha.host.process import freeze_loaded_objects
 from rmqha.model.error import RmqhaError
 from tests.abuse.scene import Scene
 
@@ -46,7 +46,7 @@ class Honest:
             await producer.send(scene.topic, b"first", timeout_ms=FIRST_TIMEOUT_MS, require_ok=True)
             async with trio.open_nursery() as readers:
                 await readers.start(self._read)
-                spare_loaded_state()  # a full collection takes 22 ms of CPU here, and no server can help it
+                freeze_loaded_objects()  # a full collection takes 22 ms of CPU here, and no server can help it
                 print("READY", flush=True)
                 async with trio.open_nursery() as senders:
                     scope = trio.CancelScope()

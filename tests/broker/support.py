@@ -57,7 +57,7 @@ class FakeChannel:
     def send(self, command: Command) -> None:
         self.sent.append(command)
 
-    def mark_known(self) -> None:
+    def mark_verified(self) -> None:
         """As of a session."""
 
     def charge_to(self, owner: str) -> None:

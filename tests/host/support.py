@@ -8,10 +8,10 @@ from typing import Any
 
 import trio
 
-from rmqha.host.net.newcomers import Newcomer
 from rmqha.host.net.remoting import serve, serve_stream
 from rmqha.host.net.session import Service, Session
 from rmqha.host.net.statistics import Statistics
+from rmqha.host.net.unverified_sessions import UnverifiedSession
 from rmqha.wire.command import Command
 
 FRAME_LIMIT = 1 << 20
@@ -91,7 +91,7 @@ async def serve_one(
     statistics: Statistics,
     idle_timeout_ms: int = 120_000,
     max_queued_bytes: int = 1 << 26,
-    newcomer: Newcomer | None = None,
+    unverified: UnverifiedSession | None = None,
 ) -> None:
     await serve_stream(
         service,
@@ -102,5 +102,5 @@ async def serve_one(
         idle_timeout_ms=idle_timeout_ms,
         max_queued_bytes=max_queued_bytes,
         statistics=statistics,
-        newcomer=newcomer,
+        unverified=unverified,
     )

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from rmqha.host.clock import HostClock, StepWatch, local_month_ms
+from rmqha.host.clock import ClockStepDetector, HostClock, local_month_ms
 from rmqha.host.prng import HostPrng
 from rmqha.port import Clock, Prng
 
@@ -71,7 +71,7 @@ class SetClock:
 
 def test_a_wall_clock_that_was_set_is_seen() -> None:
     clock = SetClock()
-    watch = StepWatch(clock)
+    watch = ClockStepDetector(clock)
     clock.mono_ms += 700
     clock.now_wall_ms += 700
     assert watch.view() == {"wallMs": 5_000_700, "clockSteppedMs": 0}

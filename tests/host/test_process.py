@@ -138,8 +138,8 @@ def test_file_limit() -> None:
 def test_few_descriptors_leave_some_for_files_and_are_told(limit: int, room: int) -> None:
     code = (
         f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))\n"
-        "from rmqha.host.process import run_server, session_room\n"
-        "async def serve(stopping): print(session_room())\n"
+        "from rmqha.host.process import run_server, max_session_count\n"
+        "async def serve(stopping): print(max_session_count())\n"
         "class Tracer:\n    def event(self, name, **fields): print(name, fields['connections'])\n"
         "run_server(serve, tracer=Tracer())"
     )
@@ -186,13 +186,13 @@ def test_no_name_of_a_process_confuses(name: str) -> None:
 FREED = """
 import sys
 from pathlib import Path
-from rmqha.host.process import give_back_large_memory
+from rmqha.host.process import pin_malloc_thresholds
 
 def anon_mib():
     status = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) // 1024 for line in status if line.startswith("RssAnon"))
 
-assert sys.argv[1] == "plain" or give_back_large_memory()
+assert sys.argv[1] == "plain" or pin_malloc_thresholds()
 for size in (4, 8, 16):
     bytearray(size << 20)
 before, bodies, small = anon_mib(), [], []

@@ -241,8 +241,8 @@ async def between(stream: trio.SocketStream, port: int, shown: Certificates) -> 
     """Stand between a client and the server on that port, each of which has a TLS connection with us."""
     near, far = TlsLink(shown.server, server_side=True), TlsLink(shown.client, server_side=False)
     async with stream, await trio.open_tcp_stream("127.0.0.1", port) as onwards, trio.open_nursery() as nursery:
-        await near.shake_hands(stream)
-        await far.shake_hands(onwards)
+        await near.do_handshake(stream)
+        await far.do_handshake(onwards)
         ends = TlsStream(stream, near), TlsStream(onwards, far)
 
         async def pass_on(source: TlsStream, target: TlsStream) -> None:

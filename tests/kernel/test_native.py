@@ -315,7 +315,7 @@ def test_which_kernel(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     if not is_there:
         monkeypatch.setattr(kernel_choice.load_kernel, "__defaults__", (tmp_path / "none.so",))
     choice = choose_kernel()
-    assert choice.words.startswith(words) and (choice.lack == "") == (":" not in words)
+    assert choice.description.startswith(words) and (choice.fallback_reason == "") == (":" not in words)
     kind: type[BatchKernel] = NativeKernel if choice.name == "native" else PythonKernel
     assert isinstance(choice.kernel, kind)
 

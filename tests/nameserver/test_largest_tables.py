@@ -52,7 +52,7 @@ NOTHING_HERE = (_C.RMQHA_READ_LOG_FILE,)
 
 
 class Tracer(RecordingTracer):
-    def told(self) -> dict[str, Any]:
+    def history_answer(self) -> dict[str, Any]:
         return {"events": [], "dropped": 0}
 
     def statistics(self) -> dict[str, int]:

@@ -81,7 +81,7 @@ class Console:
         audit = ambient.get().audit
         if audit is not None:
             told = sorted((key, str(value)) for key, value in fields.items() if key not in ("act", "body"))
-            audit.tell(request.peer, f"PAGE_{name.upper().replace('.', '_')}", told)
+            audit.record(request.peer, f"PAGE_{name.upper().replace('.', '_')}", told)
         async with self._turn(), self._admin() as admin:
             return await ACTIONS[name](admin, self._producer, fields)
 

@@ -298,7 +298,7 @@ class HaService:
                 audit = security.ambient.get().audit
                 if audit is not None:
                     proved = {} if accepted.claim is None else accepted.claim.to_ext()
-                    audit.tell(peer, "HA_CONNECTION", proved.items(), accepted.refused)
+                    audit.record(peer, "HA_CONNECTION", proved.items(), accepted.refused)
                 if accepted.refused:
                     self._refused(peer, accepted.refused)
                     return None

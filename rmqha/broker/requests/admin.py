@@ -17,7 +17,7 @@ from rmqha.broker.shell import BrokerShell, HostFacts
 from rmqha.broker.tables.config_table import DataVersion
 from rmqha.broker.timers.service import TimerService
 from rmqha.host.access import security, security_watch
-from rmqha.host.clock import StepWatch
+from rmqha.host.clock import ClockStepDetector
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import ConfigError
@@ -74,7 +74,7 @@ class AdminRequests:
         self._copied = Meters()
         """Rates of the ends of the slaves' logs, by id; on a slave of its own log."""
         self._started_at_ms = clock.wall_ms()
-        self._steps = StepWatch(clock)
+        self._steps = ClockStepDetector(clock)
 
     def handlers(self) -> dict[int, Handler]:
         return {

@@ -48,7 +48,7 @@ def broker(config_path: Path, check: bool) -> None:
     from rmqha.broker.server import checked_addresses, run_broker
     from rmqha.host.access import security
     from rmqha.host.http.endpoint import expose
-    from rmqha.host.process import spare_loaded_state
+    from rmqha.host.process import freeze_loaded_objects
     from rmqha.host.process_environment import ProcessEnvironment
 
     security.use(config)
@@ -65,7 +65,7 @@ def broker(config_path: Path, check: bool) -> None:
             exposure = await expose(config, tracer, ("broker",), shown)
             async with trio.open_nursery() as nursery:
                 await nursery.start(partial(run_broker, config, tracer, stopping, exposure=exposure))
-                spare_loaded_state()
+                freeze_loaded_objects()
             shown.cancel_scope.cancel()
 
     around.run(serve)

@@ -187,7 +187,7 @@ class AuditLog:
         self._queue: deque[AuditEntry] = deque()
         self._work, self._closing = threading.Event(), threading.Event()
         self._dropped_count = 0
-        self._told_count = self._failed_count = 0
+        self._reported_drop_count = self._failed_count = 0
         self._thread: threading.Thread | None = None
 
     @classmethod
@@ -216,7 +216,7 @@ class AuditLog:
         return self._dropped_count + (self._file.lost_count if self._file is not None else 0)
 
     @property
-    def notes_sends(self) -> bool:
+    def records_sends(self) -> bool:
         """True if each send that is let in is an entry."""
         return self._everything
 
@@ -230,9 +230,11 @@ class AuditLog:
             # maybe only what it calls itself is known
             account = command.ext.get(ACCESS_KEY) or account
         code = command.code
-        self.tell(peer, _NAMES.get(code, ""), about(command, trusted=not refusal), refusal, account=account, code=code)
+        self.record(
+            peer, _NAMES.get(code, ""), about(command, trusted=not refusal), refusal, account=account, code=code
+        )
 
-    def tell(
+    def record(
         self,
         peer: str,
         request: str,
@@ -300,9 +302,9 @@ class AuditLog:
         for host, count in more.items():
             more_refused = {"time": self._now(), "server": self._server, "event": "more_refused", "from": host}
             lines.append(json.dumps({**more_refused, "count": count}))
-        if self._dropped_count != self._told_count:
-            count = self._dropped_count - self._told_count
-            self._told_count += count
+        if self._dropped_count != self._reported_drop_count:
+            count = self._dropped_count - self._reported_drop_count
+            self._reported_drop_count += count
             lines.append(json.dumps({"time": self._now(), "server": self._server, "event": "lost", "count": count}))
             self._tracer.event("audit_lost", count=count, reason="more came than could be written")
         if lines:

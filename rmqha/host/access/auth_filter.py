@@ -266,7 +266,7 @@ class AuthFilter:
             if not command.is_oneway:
                 session.send(command.reply(ResponseCode.NO_PERMISSION, remark=reason))
         if allowed:
-            session.mark_known()
+            session.mark_verified()
             self._service.received(session, allowed)
 
     def _open(self, session: Session, command: Command) -> Command:
@@ -292,7 +292,7 @@ class AuthFilter:
             reason = access.wrong_signature(key)
         else:
             self._proven[session] = account.credentials
-            session.mark_known()
+            session.mark_verified()
             session.charge_to(key)
             return command.reply(ext={"version": VERSION})
         self._denied(session.peer, command, reason)

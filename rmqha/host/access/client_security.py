@@ -79,7 +79,7 @@ def load_trust(context: ssl.SSLContext, key: str, path: str) -> None:
         raise UsageError(f"{key}: no certificates in {path}: {error.strerror or error}") from None
 
 
-def handshake_trouble(address: str, cause: BaseException | None) -> str:
+def tls_error_sentence(address: str, cause: BaseException | None) -> str:
     """One sentence about a handshake that failed: `cause` is a TimeoutError, what the socket or ssl raised, or None."""
     if isinstance(cause, ssl.SSLCertVerificationError):
         reason = f"its certificate is not trusted ({cause.verify_message}); see tls.client.trustCertPath"

@@ -150,7 +150,7 @@ def _time_ms(kind: int, text: str) -> int:
     return round(datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp() * 1000)
 
 
-def expiry_words(key: str, path: str, left_ms: int) -> str:
+def expiry_sentence(key: str, path: str, left_ms: int) -> str:
     """The words of health and doctor of a certificate that ends soon, or has ended."""
     if left_ms <= 0:
         return f"{key}: a certificate in {path} has ended: TLS connections fail"

@@ -39,7 +39,7 @@ class PeerRules:
 
     refuses: Callable[[Command], bool] = lambda command: False
     """True of requests that are refused if they are not signed with the secret."""
-    doubts: Callable[[Command], bool] = lambda command: False
+    marks_unproven: Callable[[Command], bool] = lambda command: False
     """True of requests that reach the service unsigned all the same, with UNPROVEN as their principal."""
     refused: Callable[[str, Command, str], None] = _ignore_refusal
     """Called with the peer's address, the request and the reason of each refusal."""
@@ -59,7 +59,7 @@ class PeerFilter:
     ) -> None:
         """`fast_path` gets the sends of clients, which no rule refuses."""
         plain_send = Command(RequestCode.SEND_MESSAGE_V2)
-        assert not rules.refuses(plain_send) and not rules.doubts(plain_send)
+        assert not rules.refuses(plain_send) and not rules.marks_unproven(plain_send)
         self._fast_path = fast_path
         self._service = service
         self._secret = secret
@@ -102,7 +102,7 @@ class PeerFilter:
             elif self._rules.refuses(command):
                 self._refuse(session, command)
             else:
-                if self._rules.doubts(command):
+                if self._rules.marks_unproven(command):
                     command.principal = UNPROVEN
                 allowed.append(command)
         if allowed:

@@ -17,9 +17,9 @@ import trio
 from rmqha.host.access.client_security import (
     TLS_HANDSHAKE_TIMEOUT_MS,
     client_tls,
-    handshake_trouble,
     load_chain,
     load_trust,
+    tls_error_sentence,
 )
 from rmqha.host.access.client_security import for_client as for_client
 from rmqha.host.access.live_files import LiveFiles
@@ -136,7 +136,7 @@ async def accept_link(stream: trio.SocketStream, tls: ServerTls | None, timeout_
             if not await _begins_tls(stream):
                 return not tls.only, None
             link = TlsLink(tls.context, server_side=True, certificate_digest=tls.certificate_digest)
-            await link.shake_hands(stream)
+            await link.do_handshake(stream)
             return True, link
         except (OSError, trio.BrokenResourceError):
             return False, None
@@ -155,9 +155,9 @@ async def connect(stream: trio.SocketStream, context: ssl.SSLContext | None, add
     link = TlsLink(context, server_side=False)
     try:
         with trio.fail_after(TLS_HANDSHAKE_TIMEOUT_MS / 1000):
-            await link.shake_hands(stream)
+            await link.do_handshake(stream)
     except (OSError, trio.BrokenResourceError, trio.TooSlowError) as error:
         await trio.aclose_forcefully(stream)
         cause = error.__cause__ if isinstance(error, trio.BrokenResourceError) else error
-        raise UnreachableError(handshake_trouble(address, cause)) from None
+        raise UnreachableError(tls_error_sentence(address, cause)) from None
     return TlsStream(stream, link)

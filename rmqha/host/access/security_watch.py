@@ -82,7 +82,7 @@ class SecurityWatch:
     def _tell(self, name: str, about: dict[str, str], problem: str = "") -> None:
         self._tracer.event(name, **about, **({"reason": problem} if problem else {}))
         if self._security.audit is not None:
-            self._security.audit.tell("", name.upper(), about.items(), problem)
+            self._security.audit.record("", name.upper(), about.items(), problem)
 
 
 def _refreshed(files: Sequence[LiveFiles[Any]]) -> list[LiveFiles[Any]]:

@@ -34,7 +34,7 @@ class TlsLink:
         self.is_over = False
         """The peer has said that it will send nothing more."""
 
-    async def shake_hands(self, stream: trio.SocketStream) -> None:
+    async def do_handshake(self, stream: trio.SocketStream) -> None:
         """Raises OSError and trio.BrokenResourceError."""
         while True:
             try:
@@ -96,7 +96,7 @@ class TlsLink:
             self._object.write(data)
         return self._outgoing.read()
 
-    def farewell(self) -> bytes:
+    def close_notify(self) -> bytes:
         """Last bytes for the socket: nothing more will be sent. b"" if the connection cannot say so any more."""
         with contextlib.suppress(OSError):
             self._object.unwrap()
@@ -213,7 +213,7 @@ class TlsStream(trio.abc.Stream):
         return clear
 
     async def aclose(self) -> None:
-        if self.socket.fileno() >= 0 and (last := self.link.farewell()):
+        if self.socket.fileno() >= 0 and (last := self.link.close_notify()):
             with contextlib.suppress(OSError):
                 os.write(self.socket.fileno(), last)
         await self._plain.aclose()

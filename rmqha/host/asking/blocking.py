@@ -190,7 +190,7 @@ class _Connection:
 
     def secure(self, context: SSLContext, end_s: float) -> _Connection:
         """This connection after a handshake. Raises NotSentError; it is closed then."""
-        from rmqha.host.access.client_security import TLS_HANDSHAKE_TIMEOUT_MS, handshake_trouble
+        from rmqha.host.access.client_security import TLS_HANDSHAKE_TIMEOUT_MS, tls_error_sentence
 
         left_s = min(end_s - time.monotonic(), TLS_HANDSHAKE_TIMEOUT_MS / 1000)
         try:
@@ -200,7 +200,7 @@ class _Connection:
             return _TlsConnection(context.wrap_socket(self._stream), self._address)
         except OSError as error:
             self._stream.close()
-            raise NotSentError(handshake_trouble(self._address, error)) from None
+            raise NotSentError(tls_error_sentence(self._address, error)) from None
 
     def close(self) -> None:
         self._stream.close()
@@ -372,23 +372,23 @@ def _places(host: str, port: int, end_s: float) -> list[Any]:
     # as bytes: Python encodes text by a table of all scripts, which it would load first
     name = host.encode() if host.isascii() else host
     found: list[Any] = []
-    trouble: list[OSError] = []
+    failure: list[OSError] = []
 
     def ask(flags: int = 0) -> None:
         try:
             found.extend(socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=flags))
         except OSError as error:
-            trouble.append(error)
+            failure.append(error)
 
     ask(socket.AI_NUMERICHOST)
-    if trouble:
+    if failure:
         # a name: who knows it may be silent, and the system does not say for how long it waits
-        trouble.clear()
+        failure.clear()
         thread = threading.Thread(target=ask, daemon=True)
         thread.start()
         thread.join(max(0.0, end_s - time.monotonic()))
-    if trouble:
-        raise trouble[0]
+    if failure:
+        raise failure[0]
     return list(found)
 
 
@@ -400,7 +400,7 @@ def _dial(address: str, end_s: float, timeout_ms: int) -> _Connection:
         places = _places(*parse_address(address), dialled_s)
     except (OSError, ValueError) as error:
         raise NotSentError(f"cannot connect to {address}: {error}") from None
-    trouble: NotSentError = silent
+    failure: NotSentError = silent
     for family, kind, protocol, _, place in places:
         left_s = dialled_s - time.monotonic()
         if left_s <= 0:
@@ -412,11 +412,11 @@ def _dial(address: str, end_s: float, timeout_ms: int) -> _Connection:
             stream.connect(place)
         except TimeoutError:
             stream.close()
-            trouble = silent
+            failure = silent
         except OSError as error:
             stream.close()
             reason = os.strerror(error.errno) if error.errno else str(error)
-            trouble = NotSentError(f"cannot connect to {address}: {reason}")
+            failure = NotSentError(f"cannot connect to {address}: {reason}")
         else:
             return _Connection(stream, address)
-    raise trouble
+    raise failure

@@ -97,10 +97,10 @@ class HttpEndpoint:
         from rmqha.host import metrics
         from rmqha.host.http.server import Response
 
-        sheets = [await _collected(self.parts[name]) for name in self._expected if name in self.parts]
+        scraped = [await _collected(self.parts[name]) for name in self._expected if name in self.parts]
         # a thousand topics and groups are half a megabyte of text
-        sheets += [self.counts.collect(), security_watch.collect(security.ambient.get()), self._own()]
-        text = await trio.to_thread.run_sync(metrics.exposition, sheets)
+        scraped += [self.counts.collect(), security_watch.collect(security.ambient.get()), self._own()]
+        text = await trio.to_thread.run_sync(metrics.exposition, scraped)
         return Response(text, content_type=metrics.CONTENT_TYPE)
 
     def _own(self) -> MetricFamilies:

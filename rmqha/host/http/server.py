@@ -131,19 +131,21 @@ async def serve(
     secured = ambient.get() if security is None else security
     listeners = await network.listen(address)
     local_only = is_loopback(address.rpartition(":")[0])
-    crowd = _Crowd()
+    connections = _OpenConnections()
 
     async def handle(stream: trio.SocketStream) -> None:
         peer = ""
         try:
-            with crowd.member() as scope:
+            with connections.opened() as scope:
                 # whoever has not finished its handshake is silent too
-                with crowd.silent(scope):
+                with connections.silent(scope):
                     peer = network.peer_name(stream)
                     accepted = await accept(stream, secured.server_tls)
                 if accepted is not None:
-                    connection = _Connection(accepted, routes, peer, boundary, crowd, scope, local_only=local_only)
-                    await connection.run(full=crowd.is_full)
+                    connection = _Connection(
+                        accepted, routes, peer, boundary, connections, scope, local_only=local_only
+                    )
+                    await connection.run(full=connections.is_full)
         except Exception as error:  # noqa: BLE001
             boundary.failed(error, peer, request="a connection")
         finally:
@@ -162,7 +164,7 @@ class _RefusalError(Exception):
         self.response = Response.text(f"{sentence}\n", status)
 
 
-class _Crowd:
+class _OpenConnections:
     """All connections of one listener."""
 
     def __init__(self) -> None:
@@ -176,7 +178,7 @@ class _Crowd:
         return len(self._members) > MAX_CONNECTION_COUNT
 
     @contextmanager
-    def member(self) -> Iterator[trio.CancelScope]:
+    def opened(self) -> Iterator[trio.CancelScope]:
         """One more connection. If it is one too many, the longest silent one ends."""
         with trio.CancelScope() as scope:
             self._members.add(scope)
@@ -214,7 +216,7 @@ class _Connection:
         routes: Routes,
         peer: str,
         boundary: Boundary,
-        crowd: _Crowd,
+        connections: _OpenConnections,
         scope: trio.CancelScope,
         *,
         local_only: bool,
@@ -223,7 +225,7 @@ class _Connection:
         self._routes = routes
         self._peer = peer
         self._boundary = boundary
-        self._crowd = crowd
+        self._connections = connections
         self._scope = scope
         self._local_only = local_only
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_LIMIT_BYTES)
@@ -246,14 +248,14 @@ class _Connection:
         try:
             if full:
                 raise _RefusalError(503, "too many connections at once; try again later")
-            with self._crowd.silent(self._scope):
+            with self._connections.silent(self._scope):
                 if not await self._first_byte():
                     return False
                 with trio.fail_after(REQUEST_TIMEOUT_S):
                     request = await self._request()
             if request is None:
                 return False
-            await self._crowd.turn()
+            await self._connections.turn()
             response = await self._answer(request)
         except _RefusalError as refusal:
             response = refusal.response
@@ -283,7 +285,7 @@ class _Connection:
 
     async def _next(self) -> h11.Event | type[h11.PAUSED]:
         while True:
-            await self._crowd.turn()
+            await self._connections.turn()
             found = self._http.next_event()
             if found is not h11.NEED_DATA:
                 assert not isinstance(found, type) or found is h11.PAUSED

@@ -51,7 +51,7 @@ class AddressWatch:
         self._known: dict[str, list[str]] = {}
         """Addresses of each name when it was found last."""
         self._current: list[str] = []
-        self._trouble = ""
+        self._failure = ""
         self._changed = trio.Event()
 
     def resolve_again(self) -> None:
@@ -67,24 +67,24 @@ class AddressWatch:
 
     async def resolve(self) -> list[str]:
         """The addresses as they are now. What cannot be looked up stays as it was found last."""
-        trouble = ""
+        failure = ""
         try:
             given = list(await self._given())
         except (ConfigError, OSError) as error:
-            given, trouble = [], str(error)
+            given, failure = [], str(error)
         if given:
             found: list[str] = []
             for address in given:
                 try:
                     found += await self._expanded(address)
                 except OSError as error:
-                    trouble = f"{address}: {error.strerror or error}"
+                    failure = f"{address}: {error.strerror or error}"
                     found += self._known.get(address, [address])
             self._take(list(dict.fromkeys(found))[:MAX_ADDRESS_COUNT])
-        if trouble != self._trouble:
-            self._trouble = trouble
+        if failure != self._failure:
+            self._failure = failure
             self._tracer.event(
-                "addresses_looked_up" if not trouble else "addresses_not_looked_up", key=self._key, reason=trouble
+                "addresses_looked_up" if not failure else "addresses_not_looked_up", key=self._key, reason=failure
             )
         return list(self._current)
 

@@ -4,7 +4,7 @@ A large frame that is read before the log has room for it only takes memory and 
 take all of the second in which they come. So a session asks for a turn before it reads one (`LargeFrameTurn`). Frames
 whose turn it is, read or not yet handled, have QUICK_BYTES together at most, or there is only one. The others stay
 unread in their sockets, queued in order. A frame that has not arrived after SLOW_S no longer counts for QUICK_BYTES,
-only for MAX_BIG_BYTES. After TURN_S, if others wait, its session goes to the end of the queue and keeps what it has
+only for MAX_LARGE_BYTES. After TURN_S, if others wait, its session goes to the end of the queue and keeps what it has
 read."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rmqha.wire.frame import FrameParser
 
 LARGE_BYTES = 64 * 1024
 """A frame with an announced length above this needs a turn."""
-MAX_BIG_BYTES, QUICK_BYTES = 32 * 1024 * 1024, 8 * 1024 * 1024
+MAX_LARGE_BYTES, QUICK_BYTES = 32 * 1024 * 1024, 8 * 1024 * 1024
 TURN_S = 2.0
 """Time (s) of a turn after which it goes to another session, if one waits and the frame has not arrived."""
 SLOW_S = 0.25
@@ -85,7 +85,7 @@ def bytes_to_read(parser: FrameParser, short_bytes: int, long_bytes: int) -> int
 class LargeFrames:
     """Scheduler of the turns of one server's sessions."""
 
-    def __init__(self, max_bytes: int = MAX_BIG_BYTES, quick_bytes: int = QUICK_BYTES) -> None:
+    def __init__(self, max_bytes: int = MAX_LARGE_BYTES, quick_bytes: int = QUICK_BYTES) -> None:
         self._max_bytes, self._quick_bytes = max_bytes, quick_bytes
         self._turns: dict[LargeFrameTurn, tuple[int, float]] = {}
         """Turns that were granted: announced bytes, and when it was granted (trio's time, s)."""

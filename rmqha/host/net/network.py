@@ -119,7 +119,7 @@ def _reason(error: Exception) -> str:
     return os.strerror(cause.errno) if isinstance(cause, OSError) and cause.errno else str(error)
 
 
-class RemotePeer:
+class FirstRemotePeer:
     """The first peer that is not this machine."""
 
     def __init__(self) -> None:

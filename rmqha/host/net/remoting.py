@@ -17,12 +17,17 @@ from rmqha.host.clock import HostClock
 from rmqha.host.net import network
 from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.deadlines import Deadlines
-from rmqha.host.net.newcomers import LONG_FRAME_TIMEOUT_MS, Newcomer, Newcomers, has_known_code
 from rmqha.host.net.poller import Poller
 from rmqha.host.net.session import IDLE_TIMEOUT_MS, MAX_QUEUED_BYTES, ReadBatch, SendFastPath, Service, Session
 from rmqha.host.net.statistics import Statistics
 from rmqha.host.net.turn_read_batch import TurnReadBatch
-from rmqha.host.process import FEW_FILES_ADVICE, session_room
+from rmqha.host.net.unverified_sessions import (
+    LONG_FRAME_TIMEOUT_MS,
+    UnverifiedSession,
+    UnverifiedSessions,
+    has_known_code,
+)
+from rmqha.host.process import FEW_FILES_ADVICE, max_session_count
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import NotSentError, RmqhaError, UnreachableError
 from rmqha.wire.command import FLAG_ONEWAY, Command
@@ -36,7 +41,7 @@ if TYPE_CHECKING:
 
 FIRST_REQUEST_TIMEOUT_MS = 2_000
 MAX_SESSION_COUNT = 20_000
-"""Most connections of a server; fewer where the process may not have so many file descriptors (`session_room`)."""
+"""Most connections of a server; fewer where the process may not have so many file descriptors (`max_session_count`)."""
 
 
 async def serve(
@@ -63,7 +68,7 @@ async def serve(
     send, where there are no accounts. `fast_path` answers plain sends; it is not used where a filter has to see each
     request (quotas, auditLogLevel=all). Raises UsageError if the address cannot be bound. When cancelled, sessions get
     a second to write what is queued. A connection without a valid request within `first_request_timeout_ms` is closed
-    (`rmqha.host.net.newcomers`); a TLS handshake before it has as long.
+    (`rmqha.host.net.unverified_sessions`); a TLS handshake before it has as long.
     """
     counts = Statistics() if statistics is None else statistics
     acceptor = _ConnectionAcceptor(
@@ -114,7 +119,7 @@ class _ConnectionAcceptor:
         self.deadlines = counts.large_frames.deadlines = Deadlines()
         metered = None if quotas is None else QuotaFilter(service, quotas, HostClock(), counts, self.deadlines.call_in)
         self._service = service if metered is None else metered
-        if security.audit is not None and security.audit.notes_sends:
+        if security.audit is not None and security.audit.records_sends:
             fast_path = None
         self._fast_path: SendFastPath | None = (
             fast_path if fast_path is None or quotas is None else UnmeteredFastPath(fast_path, quotas)
@@ -140,10 +145,10 @@ class _ConnectionAcceptor:
         self.poller = poller
         self._boundary = boundary
         self._first_request_timeout_ms = first_request_timeout_ms
-        self._newcomers = Newcomers()
+        self._unverified_sessions = UnverifiedSessions()
         self._opened_count = 0
         self._handshaking_count = 0
-        self._max_sessions = min(MAX_SESSION_COUNT, session_room())
+        self._max_sessions = min(MAX_SESSION_COUNT, max_session_count())
 
     async def handle(self, stream: trio.SocketStream) -> None:
         peer = network.peer_name(stream)
@@ -156,8 +161,8 @@ class _ConnectionAcceptor:
             await trio.aclose_forcefully(stream)
 
     async def _handle_one(self, stream: trio.SocketStream, peer: str) -> None:
-        counts, newcomers = self._counts, self._newcomers
-        if counts.session_count + self._handshaking_count >= self._max_sessions and not newcomers.push_out_oldest():
+        counts, unverified = self._counts, self._unverified_sessions
+        if counts.session_count + self._handshaking_count >= self._max_sessions and not unverified.evict_oldest():
             counts.refused_count += 1
             if self._boundary is not None:
                 is_short = self._max_sessions < MAX_SESSION_COUNT
@@ -166,11 +171,11 @@ class _ConnectionAcceptor:
             return
         self._opened_count = number = self._opened_count + 1
         with trio.CancelScope() as scope:
-            newcomers.came(number, scope.cancel)
+            unverified.add(number, scope.cancel)
             try:
                 await self._serve(stream, peer, number)
             finally:
-                newcomers.left(number)
+                unverified.remove(number)
         counts.pushed_out_count += scope.cancelled_caught
 
     async def _serve(self, stream: trio.SocketStream, peer: str, number: int) -> None:
@@ -194,7 +199,7 @@ class _ConnectionAcceptor:
             max_queued_bytes=self._max_queued_bytes,
             statistics=self._counts,
             poller=self.poller,
-            newcomer=self._newcomer(peer, number),
+            unverified=self._unverified_session(peer, number),
             boundary=self._boundary,
             tls=tls,
             fast_path=self._fast_path,
@@ -202,14 +207,14 @@ class _ConnectionAcceptor:
             deadlines=self.deadlines,
         )
 
-    def _newcomer(self, peer: str, number: int) -> Newcomer:
+    def _unverified_session(self, peer: str, number: int) -> UnverifiedSession:
         now_s, guard = trio.current_time(), self._guard
-        return Newcomer(
+        return UnverifiedSession(
             now_s + self._first_request_timeout_ms / 1000,
             now_s + max(self._first_request_timeout_ms, LONG_FRAME_TIMEOUT_MS) / 1000,
             has_known_code if guard is None else partial(guard.is_plausible, peer),
             guard is not None,
-            partial(self._newcomers.left, number),
+            partial(self._unverified_sessions.remove, number),
         )
 
 
@@ -225,7 +230,7 @@ async def serve_stream(
     statistics: Statistics,
     poller: Poller | None = None,
     boundary: Boundary | None = None,
-    newcomer: Newcomer | None = None,
+    unverified: UnverifiedSession | None = None,
     tls: TlsLink | None = None,
     fast_path: SendFastPath | None = None,
     read_batch: ReadBatch | None = None,
@@ -241,7 +246,7 @@ async def serve_stream(
         max_queued_bytes=max_queued_bytes,
         poller=poller,
         boundary=boundary,
-        newcomer=newcomer,
+        unverified=unverified,
         tls=tls,
         fast_path=fast_path,
         read_batch=read_batch,

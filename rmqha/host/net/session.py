@@ -25,10 +25,10 @@ from rmqha.host.net.calls import Calls
 from rmqha.host.net.deadlines import Deadline, Deadlines
 from rmqha.host.net.fair_queue import QueueEntry
 from rmqha.host.net.large_frames import LARGE_BYTES, LargeFrameTurn, bytes_to_read
-from rmqha.host.net.newcomers import FIRST_BYTES, Newcomer, has_known_code
 from rmqha.host.net.poller import BATCH_COUNTS, POP_BATCH_COUNT, SLICE_COUNT, SLICE_S, Poller
 from rmqha.host.net.slow_readers import MIN_COUNTED_BYTES
 from rmqha.host.net.statistics import Statistics
+from rmqha.host.net.unverified_sessions import FIRST_BYTES, UnverifiedSession, has_known_code
 from rmqha.model.error import CLOSED, CLOSED_UNHEARD, FOREIGN, RemoteProtocolError, UnreachableError
 from rmqha.model.identity import host_of
 from rmqha.port import Pause
@@ -62,15 +62,15 @@ class Session:
         max_queued_bytes: int = MAX_QUEUED_BYTES,
         poller: Poller | None = None,
         boundary: Boundary | None = None,
-        newcomer: Newcomer | None = None,
+        unverified: UnverifiedSession | None = None,
         tls: TlsLink | None = None,
         fast_path: SendFastPath | None = None,
         read_batch: ReadBatch | None = None,
         deadlines: Deadlines | None = None,
     ) -> None:
         """`poller` reads the socket; without one, and for a stream that is no socket, a task of the session does.
-        `newcomer`: limits until the peer's first valid request; None: it is known. `tls`: TLS of a socket; None: clear
-        bytes. `fast_path` gets all bytes first, through `read_batch` if several sessions are read in one turn.
+        `unverified`: limits until the peer's first valid request; None: it is known. `tls`: TLS of a socket; None:
+        clear bytes. `fast_path` gets all bytes first, through `read_batch` if several sessions are read in one turn.
         `deadlines` of the server; None: the session has a deadline of its own."""
         self.id, self.peer = session_id, peer
         self.attachment: Any = None
@@ -82,7 +82,7 @@ class Session:
         self._stream = stream
         self._handle = stream.socket.fileno() if isinstance(stream, trio.SocketStream) else None
         """File descriptor of a socket. Reading and writing it directly takes half the time of its trio stream."""
-        self._poller, self._newcomer, self._entry = poller, newcomer, QueueEntry(self._serve, host_of(peer))
+        self._poller, self._unverified, self._entry = poller, unverified, QueueEntry(self._serve, host_of(peer))
         self._partial_bytes, self._is_all_read = 0, True
         """Bytes of an incomplete frame, as counted in the statistics. True if the last read has emptied the socket."""
         self._unread, self._has_heard = b"", poller is not None
@@ -139,9 +139,9 @@ class Session:
         return self._queued_bytes
 
     @property
-    def is_known(self) -> bool:
-        """True once the peer has sent a valid request (`rmqha.host.net.newcomers`)."""
-        return self._newcomer is None
+    def is_verified(self) -> bool:
+        """True once the peer has sent a valid request (`rmqha.host.net.unverified_sessions`)."""
+        return self._unverified is None
 
     @property
     def binding(self) -> bytes:
@@ -149,11 +149,11 @@ class Session:
         link = self._stream.link if isinstance(self._stream, TlsStream) else self._tls
         return link.binding if link is not None else b""
 
-    def mark_known(self) -> None:
+    def mark_verified(self) -> None:
         """Lift the limits of a newcomer: a valid request has come."""
-        if self._newcomer is not None:
-            self._newcomer.came()
-            self._newcomer = None
+        if self._unverified is not None:
+            self._unverified.on_verified()
+            self._unverified = None
 
     def charge_to(self, owner: str) -> None:
         """Charge its slices to this account (`rmqha.host.net.fair_queue`)."""
@@ -281,7 +281,7 @@ class Session:
         self._received, self._idle_timeout_ms = received, idle_timeout_ms
         if idle_timeout_ms is not None:
             idle_s = trio.current_time() + idle_timeout_ms / 1000
-            self._set_deadline(idle_s if self._newcomer is None else min(self._newcomer.deadline_s, idle_s))
+            self._set_deadline(idle_s if self._unverified is None else min(self._unverified.deadline_s, idle_s))
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -385,7 +385,7 @@ class Session:
         read_batch = self._read_batch
         if (
             read_batch is None
-            or self._newcomer is not None
+            or self._unverified is not None
             or self.is_urgent
             or self._parser.buffered_bytes
             or begins_otherwise(self._unread)
@@ -446,14 +446,14 @@ class Session:
 
     def _ask_for_turn(self) -> None:
         """Ask for a turn if the next frame is large (`rmqha.host.net.large_frames`)."""
-        newcomer, announced_bytes = self._newcomer, 0 if self._is_paused else self._parser.announced_bytes
-        if newcomer is not None and announced_bytes > LARGE_BYTES:
+        unverified, announced_bytes = self._unverified, 0 if self._is_paused else self._parser.announced_bytes
+        if unverified is not None and announced_bytes > LARGE_BYTES:
             header = self._parser.header()
-            if header is None or not newcomer.is_plausible(header):
+            if header is None or not unverified.is_plausible(header):
                 announced_bytes = 0  # it will be refused before it is large
         self._large_frame.update(announced_bytes)
-        if newcomer is not None and self._large_frame.is_waiting:
-            self._set_deadline(newcomer.long_frame_deadline_s)
+        if unverified is not None and self._large_frame.is_waiting:
+            self._set_deadline(unverified.long_frame_deadline_s)
 
     def _read_once(self, handle: int) -> bool:
         """Read the socket once; True if something came. Raises OSError."""
@@ -618,18 +618,18 @@ class Session:
         data, self._unread = self._unread, b""
         statistics.received_bytes += len(data)
         commands, taken_count = self._parse_frames(data)
-        half_bytes = self._parser.buffered_bytes
-        if half_bytes != self._partial_bytes:
-            self._partial_bytes = half_bytes
-            statistics.partial_frames.hold(self, half_bytes)
+        partial_bytes = self._parser.buffered_bytes
+        if partial_bytes != self._partial_bytes:
+            self._partial_bytes = partial_bytes
+            statistics.partial_frames.hold(self, partial_bytes)
         if commands or taken_count:
             self._large_frame.has_arrived = True
-        if self._newcomer is not None:
-            self._check_newcomer(self._newcomer, commands)
+        if self._unverified is not None:
+            self._check_unverified(self._unverified, commands)
         if not commands and not taken_count:
             return commands
         statistics.received_count += len(commands) + taken_count
-        if self._newcomer is None:  # else its time is running
+        if self._unverified is None:  # else its time is running
             self._extend_idle_deadline()
         return self._calls.requests_of(commands)
 
@@ -645,7 +645,7 @@ class Session:
         """Give `data` to the fast path, and parse the rest; returns the parsed frames and the number of those that the
         fast path has answered. Raises RemoteProtocolError."""
         fast_path, parser = self._fast_path, self._parser
-        if fast_path is None or self._newcomer is not None or self._skips_fast_path:
+        if fast_path is None or self._unverified is not None or self._skips_fast_path:
             self._skips_fast_path = False
             return parser.feed(data, SLICE_COUNT), 0
         data = parser.unparsed(data)
@@ -657,15 +657,15 @@ class Session:
                 return [], count
         return parser.feed(data, SLICE_COUNT - count), count
 
-    def _check_newcomer(self, newcomer: Newcomer, commands: list[Command]) -> None:
+    def _check_unverified(self, unverified: UnverifiedSession, commands: list[Command]) -> None:
         """Check the limits of a newcomer. Raises RemoteProtocolError for a first frame that is too long."""
-        if not newcomer.is_guarded and any(map(has_known_code, commands)):
-            self.mark_known()
+        if not unverified.is_guarded and any(map(has_known_code, commands)):
+            self.mark_verified()
         elif self._partial_bytes > FIRST_BYTES and not self._parser.has_more:
             header = self._parser.header()
-            if header is None or not newcomer.is_plausible(header):
+            if header is None or not unverified.is_plausible(header):
                 raise RemoteProtocolError(f"a first frame of more than {FIRST_BYTES} bytes from nobody who is known")
-            self._set_deadline(newcomer.long_frame_deadline_s)
+            self._set_deadline(unverified.long_frame_deadline_s)
 
     async def _read_stream(self, reader_writes: bool) -> None:
         """Read in this task: the socket of a client, or a stream that is no socket."""

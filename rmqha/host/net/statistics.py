@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rmqha.host.net.large_frames import LargeFrames
-from rmqha.host.net.newcomers import PartialFrames
 from rmqha.host.net.slow_readers import SlowReaders
+from rmqha.host.net.unverified_sessions import PartialFrames
 
 
 @dataclass(slots=True)

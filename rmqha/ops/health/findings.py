@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rmqha.host.access.live_files import RENEW, SOON_MS, expiry_words
+from rmqha.host.access.live_files import RENEW, SOON_MS, expiry_sentence
 from rmqha.model.identity import is_loopback, node_label
 from rmqha.ops.cluster_view import (
     DAMAGE_FIX,
@@ -146,7 +146,7 @@ def _security(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             left_ms = row.expires_in_ms
             if left_ms is not None and left_ms < SOON_MS:
                 make = note if left_ms > 0 else fault
-                yield make(report.title, expiry_words(row.key, row.file, left_ms), RENEW)
+                yield make(report.title, expiry_sentence(row.key, row.file, left_ms), RENEW)
 
 
 def _releases(snapshot: ClusterSnapshot) -> Iterator[Finding]:

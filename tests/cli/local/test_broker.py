@@ -26,7 +26,7 @@ def test_the_garbage_collector_walks_through_no_loaded_state(tmp_path: Path, mon
         happened.append("ended")
 
     monkeypatch.setattr("rmqha.broker.server.run_broker", loads)
-    monkeypatch.setattr("rmqha.host.process.spare_loaded_state", lambda: happened.append("spared"))
+    monkeypatch.setattr("rmqha.host.process.freeze_loaded_objects", lambda: happened.append("spared"))
     monkeypatch.setattr(ProcessEnvironment, "run", lambda self, serve: trio.run(serve, trio.Event()))
     path = tmp_path / "node.conf"
     path.write_text(f"brokerName=broker-a\nlistenPort=20911\nstorePathRootDir={tmp_path}\n")

@@ -239,10 +239,10 @@ def test_a_flood_of_refused_requests_is_bounded_by_address_and_hides_nobody_else
     monkeypatch.setattr(audit, "GATHER_S", HANG_S)
     made = opened(tmp_path, tracer)
     for number in range(audit.QUEUE_COUNT):
-        made.tell(f"10.0.0.2:{number}", "X", [("topic", f"{number % 1000}")], "no")
+        made.record(f"10.0.0.2:{number}", "X", [("topic", f"{number % 1000}")], "no")
     assert made.lost_count == audit.QUEUE_COUNT // 2
-    made.tell("10.0.0.3:1", "UPDATE")
-    made.tell("10.0.0.3:1", "X", refusal="no")
+    made.record("10.0.0.3:1", "UPDATE")
+    made.record("10.0.0.3:1", "X", refusal="no")
     made.close()
     found = [line for line in lines(tmp_path) if line.get("event") != "lost"]
     flood = [line for line in found if line["from"].startswith("10.0.0.2") and "event" not in line]
@@ -258,7 +258,7 @@ def test_what_finds_no_room_is_counted_and_told(
     monkeypatch.setattr(audit, "QUEUE_COUNT", 3)
     monkeypatch.setattr(audit, "GATHER_S", HANG_S)
     for number in range(10):
-        kept.tell(f"10.0.0.{number}:1", "X")
+        kept.record(f"10.0.0.{number}:1", "X")
     assert kept.lost_count == 7
     kept.close()
     assert [line.get("event") for line in lines(tmp_path)] == [None] * 3 + ["lost"]
@@ -280,10 +280,10 @@ def test_a_disk_that_does_not_take_it_holds_up_nobody(tmp_path: Path, tracer: Ho
             done.set()
 
     made = AuditLog("broker", write, tracer)
-    made.tell("a", "X")
+    made.record("a", "X")
     assert told.wait(HANG_S)
     for number in range(audit.QUEUE_COUNT + 5):
-        made.tell(f"{number}:1", "X")
+        made.record(f"{number}:1", "X")
     assert made.lost_count == 5
     blocked.set()
     assert done.wait(HANG_S)
@@ -294,7 +294,7 @@ def test_a_disk_that_does_not_take_it_holds_up_nobody(tmp_path: Path, tracer: Ho
 def test_it_rotates_by_size_keeps_so_many_and_is_reopened(tmp_path: Path, tracer: HostTracer) -> None:
     made = opened(tmp_path, tracer, audit_log_max_bytes=4096, audit_log_file_count=2)
     for number in range(300):
-        made.tell(f"10.0.0.{number}:1", "X" * 40)
+        made.record(f"10.0.0.{number}:1", "X" * 40)
         if number % 20 == 19:
             made._write_queued()
     made.close()
@@ -304,7 +304,7 @@ def test_it_rotates_by_size_keeps_so_many_and_is_reopened(tmp_path: Path, tracer
     made = opened(tmp_path, tracer)
     (tmp_path / "log" / "audit.log").rename(tmp_path / "moved")
     made.reopen()
-    made.tell("a", "X")
+    made.record("a", "X")
     made.close()
     assert len(lines(tmp_path)) == 1
 

@@ -49,14 +49,14 @@ class FakeSession:
     def __init__(self, peer: str) -> None:
         self.peer = peer
         self.binding = b""
-        self.is_known = self.is_urgent = False
+        self.is_verified = self.is_urgent = False
         self.sent: list[Command] = []
 
     def send(self, command: Command) -> None:
         self.sent.append(command)
 
-    def mark_known(self) -> None:
-        self.is_known = True
+    def mark_verified(self) -> None:
+        self.is_verified = True
 
     def charge_to(self, owner: str) -> None:
         self.owner = owner
@@ -121,9 +121,9 @@ async def test_only_what_is_allowed_makes_a_session_known(tmp_path: Path) -> Non
     guard = AuthFilter(Taken(), AccessFile(path), Statistics())
     session = FakeSession("10.0.0.2:1")
     guard.received(cast(Session, session), [signed_send("U"), Command(RequestCode.HEART_BEAT)])
-    assert not session.is_known
+    assert not session.is_verified
     guard.received(cast(Session, session), [signed_send("T")])
-    assert session.is_known
+    assert session.is_verified
 
 
 async def test_the_header_of_a_long_first_frame_names_an_account(tmp_path: Path) -> None:
@@ -215,8 +215,8 @@ class Connection:
         answer = self.ask(RequestCode.SEND_MESSAGE_V2, b=topic)
         return 0 if answer is None else answer.code
 
-    def is_known(self) -> bool:
-        return self.session.is_known
+    def is_verified(self) -> bool:
+        return self.session.is_verified
 
     def audited(self) -> list[AuditEntry]:
         return list(self.audit._queue)
@@ -226,9 +226,9 @@ async def test_who_has_proved_himself_need_not_sign(tmp_path: Path) -> None:
     here = Connection(tmp_path)
     assert here.send() == ResponseCode.NO_PERMISSION
     assert here.open().ext[PROOF] == "1"
-    assert here.send() == ResponseCode.NO_PERMISSION and not here.is_known()
+    assert here.send() == ResponseCode.NO_PERMISSION and not here.is_verified()
     assert here.prove() == 0
-    assert here.is_known() and here.session.owner == "orders"
+    assert here.is_verified() and here.session.owner == "orders"
     assert here.send() == 0
     (command,) = here.service.commands
     assert command.principal.access_key == "orders"
@@ -250,7 +250,7 @@ async def test_a_wrong_proof_proves_nothing(tmp_path: Path, wrong: str) -> None:
     binding = {"certificate": b"another", "no TLS": b""}.get(wrong, BINDING)
     assert here.prove(credentials, binding) == ResponseCode.NO_PERMISSION
     assert here.statistics.denied_count == 1 and here.audited()[-1].account == keys[0]
-    assert here.send() == ResponseCode.NO_PERMISSION and not here.is_known()
+    assert here.send() == ResponseCode.NO_PERMISSION and not here.is_verified()
     if wrong != "no TLS":
         here.open()
         assert here.prove() == 0 and here.send() == 0, "a wrong one does not keep the right one out"

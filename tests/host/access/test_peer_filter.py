@@ -43,7 +43,7 @@ class Door:
         assert secret is not None
         rules = PeerRules(
             refuses=lambda command: command.code == ALTER,
-            doubts=lambda command: command.code == NOTICE,
+            marks_unproven=lambda command: command.code == NOTICE,
             refused=lambda peer, command, reason: self.told.append((peer, command.code, reason)),
         )
         self.filter = PeerFilter(self.service, secret, rules, self.statistics)

@@ -34,8 +34,8 @@ async def pair(certificate: str = "127.0.0.1") -> AsyncIterator[tuple[TlsStream,
     async with listener, near, far:
         with trio.fail_after(HANG_S):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(links[0].shake_hands, near)
-                nursery.start_soon(links[1].shake_hands, far)
+                nursery.start_soon(links[0].do_handshake, near)
+                nursery.start_soon(links[1].do_handshake, far)
             yield TlsStream(near, links[0]), TlsStream(far, links[1])
 
 
@@ -69,7 +69,7 @@ async def test_all_that_has_come_is_read_whatever_it_is_cut_into() -> None:
             first = far.link.decrypt(sealed[:cut])
             assert b"".join(clear).startswith(first)
             assert first + far.link.decrypt(sealed[cut:]) == b"".join(clear)
-        sealed = near.link.encrypt(b"last") + near.link.farewell()
+        sealed = near.link.encrypt(b"last") + near.link.close_notify()
         assert far.link.decrypt(sealed) == b"last" and far.link.is_over
 
 
@@ -155,7 +155,7 @@ async def test_the_end_is_said_and_heard() -> None:
         await near.aclose()
         assert await far.receive_some() == b"last"
         assert await far.receive_some() == b"" and far.link.is_over
-        assert far.link.farewell() and not far.link.farewell()
+        assert far.link.close_notify() and not far.link.close_notify()
 
 
 async def test_a_socket_that_just_ends_is_an_end_too() -> None:

@@ -406,7 +406,7 @@ def connection(
 ) -> tuple[Client, http._Connection]:
     client, server = memory_stream_pair()
     return client, http._Connection(
-        server, routes, "peer:1", Met().boundary, http._Crowd(), trio.CancelScope(), local_only=False
+        server, routes, "peer:1", Met().boundary, http._OpenConnections(), trio.CancelScope(), local_only=False
     )
 
 

@@ -211,7 +211,7 @@ def test_what_interrupts_a_whole_change(error: BaseException, expected: type[Bas
 
 
 async def test_a_server_that_is_full_says_so_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remoting, "session_room", lambda: 1)
+    monkeypatch.setattr(remoting, "max_session_count", lambda: 1)
     running = Running(Faulty())
     async with trio.open_nursery() as nursery:
         port: int = await nursery.start(running.run)

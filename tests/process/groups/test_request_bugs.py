@@ -148,7 +148,7 @@ async def test_of_a_controller(tmp_path: Path) -> None:
         (ControllerMachine, "_any_node_answer"),
         (ControllerMachine, "state"),
         (LogFiles, "answer"),
-        (HostTracer, "told"),
+        (HostTracer, "history_answer"),
         (security_watch, "view"),
     )
 

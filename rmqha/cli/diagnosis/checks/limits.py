@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from rmqha.broker.tables.clients import MAX_SUBSCRIPTIONS_BYTES
 from rmqha.cli.diagnosis.checks.node_under_test import NodeUnderTest
 from rmqha.host.limits.control_group import ResourceLimits, resource_limits
-from rmqha.host.net.newcomers import MAX_HALF_BYTES
 from rmqha.host.net.slow_readers import MAX_UNREAD_BYTES
+from rmqha.host.net.unverified_sessions import MAX_HALF_BYTES
 from rmqha.ops.finding import Finding, ok, warn
 from rmqha.store.config import StoreConfig
 

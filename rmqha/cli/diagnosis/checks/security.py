@@ -9,7 +9,7 @@ from typing import Any
 
 from rmqha.cli.diagnosis.checks.node_under_test import NodeUnderTest
 from rmqha.host.access import security
-from rmqha.host.access.live_files import RENEW, SOON_MS, LiveFiles, expiry_words
+from rmqha.host.access.live_files import RENEW, SOON_MS, LiveFiles, expiry_sentence
 from rmqha.host.clock import HostClock
 from rmqha.host.tracer import stamp
 from rmqha.model.config.servers import ServerConfig
@@ -47,7 +47,7 @@ def check_security(node_under_test: NodeUnderTest) -> Iterator[Finding]:
 def _expiry(node_under_test: NodeUnderTest, item: LiveFiles[Any], now_ms: int) -> Iterator[Finding]:
     if item.expires_at_ms is not None and (left_ms := item.expires_at_ms - now_ms) < SOON_MS:
         make = warn if left_ms > 0 else wrong
-        yield make(node_under_test.name, "security", expiry_words(item.key, item.path, left_ms), RENEW)
+        yield make(node_under_test.name, "security", expiry_sentence(item.key, item.path, left_ms), RENEW)
 
 
 def _beginning(node_under_test: NodeUnderTest, item: LiveFiles[Any], now_ms: int) -> Iterator[Finding]:

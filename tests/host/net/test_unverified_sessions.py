@@ -10,9 +10,9 @@ import trio
 from trio.testing import MockClock, memory_stream_pair
 
 from rmqha.host.net import remoting
-from rmqha.host.net.newcomers import Newcomer, Newcomers, PartialFrames, has_known_code
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.host.net.statistics import Statistics
+from rmqha.host.net.unverified_sessions import PartialFrames, UnverifiedSession, UnverifiedSessions, has_known_code
 from rmqha.wire.command import Command
 from rmqha.wire.frame import encode_frame
 from tests.host.support import HEART_BEAT, Recorder, running, serve_one
@@ -20,16 +20,16 @@ from tests.support.patience import HANG_MS, HANG_S
 
 
 def test_the_oldest_goes_when_there_are_too_many() -> None:
-    newcomers, gone = Newcomers(max_count=3), list[int]()
+    unverified, gone = UnverifiedSessions(max_count=3), list[int]()
     for number in range(5):
-        newcomers.came(number, lambda number=number: gone.append(number))  # type: ignore[misc]
-    assert (gone, len(newcomers)) == ([0, 1], 3)
-    newcomers.left(2)
-    assert newcomers.push_out_oldest()
-    assert (gone, len(newcomers)) == ([0, 1, 3], 1)
-    newcomers.left(4)
-    newcomers.left(4)
-    assert not newcomers.push_out_oldest()
+        unverified.add(number, lambda number=number: gone.append(number))  # type: ignore[misc]
+    assert (gone, len(unverified)) == ([0, 1], 3)
+    unverified.remove(2)
+    assert unverified.evict_oldest()
+    assert (gone, len(unverified)) == ([0, 1, 3], 1)
+    unverified.remove(4)
+    unverified.remove(4)
+    assert not unverified.evict_oldest()
 
 
 def test_a_request_counts_by_its_code() -> None:
@@ -38,8 +38,8 @@ def test_a_request_counts_by_its_code() -> None:
 
 
 class _Holder:
-    def __init__(self, *, is_known: bool) -> None:
-        self.is_known = is_known
+    def __init__(self, *, is_verified: bool) -> None:
+        self.is_verified = is_verified
         self.is_shed = False
 
     def shed(self) -> None:
@@ -48,7 +48,7 @@ class _Holder:
 
 def test_half_frames_strangers_go_first_then_who_holds_most() -> None:
     frames = PartialFrames(1000)
-    small, big, stranger = _Holder(is_known=True), _Holder(is_known=True), _Holder(is_known=False)
+    small, big, stranger = _Holder(is_verified=True), _Holder(is_verified=True), _Holder(is_verified=False)
     frames.hold(small, 100)
     frames.hold(stranger, 90)
     frames.hold(big, 800)
@@ -64,8 +64,8 @@ def test_half_frames_strangers_go_first_then_who_holds_most() -> None:
 # sessions
 
 
-def _newcomer(**keys: Any) -> Newcomer:
-    return Newcomer(trio.current_time() + 2, trio.current_time() + 10, **keys)
+def _unverified(**keys: Any) -> UnverifiedSession:
+    return UnverifiedSession(trio.current_time() + 2, trio.current_time() + 10, **keys)
 
 
 _HEADER = encode_frame(Command(HEART_BEAT))[8:]
@@ -95,7 +95,7 @@ async def test_silence_closes(
     if first_words:
         await theirs.send_all(first_words)
     started = trio.current_time()
-    await serve_one(Recorder(), ours, statistics, idle_timeout_ms, newcomer=_newcomer())
+    await serve_one(Recorder(), ours, statistics, idle_timeout_ms, unverified=_unverified())
     assert trio.current_time() - started == pytest.approx(expected_s)
     assert statistics.idle_closed_count == 1
     assert statistics.partial_frames.total_bytes == 0
@@ -112,7 +112,7 @@ async def test_one_byte_at_a_time_does_not_keep_a_connection(autojump_clock: Moc
 
         nursery.start_soon(drip)
         started = trio.current_time()
-        await serve_one(Recorder(), ours, Statistics(), newcomer=_newcomer())
+        await serve_one(Recorder(), ours, Statistics(), unverified=_unverified())
         assert trio.current_time() - started == pytest.approx(2)
         nursery.cancel_scope.cancel()
 
@@ -131,7 +131,7 @@ async def test_a_stranger_has_little_room(autojump_clock: MockClock, words: byte
     ours, theirs = memory_stream_pair()
     statistics, started = Statistics(), trio.current_time()
     await theirs.send_all(words)
-    await serve_one(Recorder(), ours, statistics, newcomer=_newcomer())
+    await serve_one(Recorder(), ours, statistics, unverified=_unverified())
     assert (trio.current_time() == started) is not stays
     assert statistics.bad_frame_count == (not stays)
 
@@ -140,7 +140,7 @@ async def test_where_there_are_accounts_they_say_which_request_counts(autojump_c
     ours, theirs = memory_stream_pair()
     started = trio.current_time()
     await theirs.send_all(encode_frame(Command(HEART_BEAT)))
-    await serve_one(Recorder(), ours, Statistics(), newcomer=_newcomer(is_guarded=True))
+    await serve_one(Recorder(), ours, Statistics(), unverified=_unverified(is_guarded=True))
     assert trio.current_time() - started == pytest.approx(2)
 
 
@@ -154,7 +154,7 @@ async def test_half_frames_are_bounded_all_together(autojump_clock: MockClock) -
     async with trio.open_nursery() as nursery:
 
         async def one(number: int) -> None:
-            await serve_one(Recorder(), ends[number][0], statistics, newcomer=_newcomer())
+            await serve_one(Recorder(), ends[number][0], statistics, unverified=_unverified())
             closed.append(number)
 
         for number, (_, theirs) in enumerate(ends):

@@ -16,11 +16,11 @@ from rmqha.model.code import RequestCode
 from rmqha.wire.command import Command
 
 FIRST_BYTES = 64 * 1024
-MAX_NEWCOMER_COUNT = 4096
+MAX_UNVERIFIED_COUNT = 4096
 """Bound on such connections; the oldest is closed beyond it, and when the server has no more sessions."""
 LONG_FRAME_TIMEOUT_MS = 10_000
 """Time-out (ms) of a whole first frame that is longer than FIRST_BYTES."""
-MAX_HALF_BYTES = 48 * 1024 * 1024
+MAX_PARTIAL_BYTES = 48 * 1024 * 1024
 """Bound on the incomplete frames of all connections of a server."""
 KNOWN_CODES = frozenset(map(int, RequestCode))
 
@@ -29,37 +29,37 @@ def has_known_code(command: Command) -> bool:
     return command.code in KNOWN_CODES
 
 
-class Newcomers:
+class UnverifiedSessions:
     """Such connections of one server, the oldest first."""
 
-    def __init__(self, max_count: int = MAX_NEWCOMER_COUNT) -> None:
+    def __init__(self, max_count: int = MAX_UNVERIFIED_COUNT) -> None:
         self._max_count = max_count
-        self._push_outs: OrderedDict[int, Callable[[], None]] = OrderedDict()
+        self._evictions: OrderedDict[int, Callable[[], None]] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._push_outs)
+        return len(self._evictions)
 
-    def came(self, number: int, push_out: Callable[[], None]) -> None:
-        """Add a connection; `push_out` closes it."""
-        self._push_outs[number] = push_out
-        if len(self._push_outs) > self._max_count:
-            self.push_out_oldest()
+    def add(self, number: int, evict: Callable[[], None]) -> None:
+        """Add a connection; `evict` closes it."""
+        self._evictions[number] = evict
+        if len(self._evictions) > self._max_count:
+            self.evict_oldest()
 
-    def left(self, number: int) -> None:
+    def remove(self, number: int) -> None:
         """Remove a connection after its first valid request or its end."""
-        self._push_outs.pop(number, None)
+        self._evictions.pop(number, None)
 
-    def push_out_oldest(self) -> bool:
+    def evict_oldest(self) -> bool:
         """Close the oldest connection; False if there is none."""
-        if not self._push_outs:
+        if not self._evictions:
             return False
-        _, push_out = self._push_outs.popitem(last=False)
-        push_out()
+        _, evict = self._evictions.popitem(last=False)
+        evict()
         return True
 
 
 @dataclass(slots=True)
-class Newcomer:
+class UnverifiedSession:
     """State of such a connection for its session. Times are trio's."""
 
     deadline_s: float
@@ -69,7 +69,7 @@ class Newcomer:
     """Check of a long first frame's header: True if the frame is to be read completely."""
     is_guarded: bool = False
     """True if a filter decides which request is valid; else its code does."""
-    came: Callable[[], None] = lambda: None
+    on_verified: Callable[[], None] = lambda: None
     """Called after the first valid request."""
 
 
@@ -77,7 +77,7 @@ class FrameHolder(Protocol):
     """Session with an incomplete frame."""
 
     @property
-    def is_known(self) -> bool: ...
+    def is_verified(self) -> bool: ...
 
     def shed(self) -> None:
         """Close a session whose incomplete frame is among the largest when the bound is exceeded."""
@@ -88,7 +88,7 @@ class PartialFrames:
     """Bytes of the sessions' incomplete frames. Beyond the bound sessions without a valid request are closed first,
     then those with the largest frames."""
 
-    def __init__(self, max_bytes: int = MAX_HALF_BYTES) -> None:
+    def __init__(self, max_bytes: int = MAX_PARTIAL_BYTES) -> None:
         self._max_bytes = max_bytes
         self._held: dict[FrameHolder, int] = {}
         self.total_bytes = 0
@@ -104,7 +104,7 @@ class PartialFrames:
 
     def _shed(self) -> None:
         enough_bytes = self._max_bytes - self._max_bytes // 8
-        for holder in sorted(self._held, key=lambda item: (item.is_known, -self._held[item])):
+        for holder in sorted(self._held, key=lambda item: (item.is_verified, -self._held[item])):
             if self.total_bytes <= enough_bytes:
                 break
             self.total_bytes -= self._held.pop(holder)
