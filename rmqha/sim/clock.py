@@ -27,7 +27,7 @@ class SimClock:
     def wall_ms(self) -> int:
         return self._wall_at_ms + self._scheduler.now_ms * self._rate_ppm // _MILLION
 
-    def stood_still(self, duration_ms: int) -> None:
+    def suspended_for(self, duration_ms: int) -> None:
         """The machine was suspended so long: its monotonic clock knows nothing of it, its wall clock is right."""
         self._origin_ms -= duration_ms * self._rate_ppm // _MILLION
 
@@ -39,6 +39,6 @@ class SimClock:
         """Someone set the wall clock `by_ms` ahead of the time that it is, whatever it showed."""
         self._wall_at_ms = EPOCH_AT_MS + by_ms
 
-    def moment_of(self, deadline_ms: int) -> int:
+    def virtual_ms_of(self, deadline_ms: int) -> int:
         """The first moment of virtual time at which now_ms() has reached `deadline_ms`."""
         return -((self._origin_ms - deadline_ms) * _MILLION // self._rate_ppm)

@@ -349,7 +349,7 @@ class Cluster:
         deadline_ms = node.deadline_ms()
         if deadline_ms is not None:
             host.timer = self.scheduler.at(
-                host.clock.moment_of(deadline_ms), self._guarded(host, lambda: self._timeout(host))
+                host.clock.virtual_ms_of(deadline_ms), self._guarded(host, lambda: self._timeout(host))
             )
 
     def _timeout(self, host: Host) -> None:

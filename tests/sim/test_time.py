@@ -48,7 +48,7 @@ def test_the_past_is_now() -> None:
 def test_a_deadline_is_reached_at_its_moment_and_not_before(rate_ppm: int, origin_ms: int, deadline_ms: int) -> None:
     scheduler = Scheduler()
     clock = SimClock(scheduler, rate_ppm, origin_ms)
-    moment = clock.moment_of(deadline_ms)
+    moment = clock.virtual_ms_of(deadline_ms)
     scheduler.run_until(max(moment - 1, 0))
     assert clock.now_ms() < deadline_ms or moment <= 0
     scheduler.run_until(max(moment, 0))
@@ -113,6 +113,6 @@ def test_a_machine_that_was_suspended_has_a_monotonic_clock_that_stood_still() -
     scheduler.run_until(1000)
     before = clock.now_ms(), clock.wall_ms()
     scheduler.run_until(3000)
-    clock.stood_still(2000)
+    clock.suspended_for(2000)
     assert (clock.now_ms(), clock.wall_ms()) == (before[0], before[1] + 3000)
-    assert clock.moment_of(before[0] + 1500) == 4000
+    assert clock.virtual_ms_of(before[0] + 1500) == 4000

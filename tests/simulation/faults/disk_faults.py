@@ -93,7 +93,7 @@ class DiskFaults:
 
         def resume() -> None:
             if process.life == life and process.alive and process.is_paused:
-                process.clock.stood_still(strikes.scheduler.now_ms - began_at_ms)
+                process.clock.suspended_for(strikes.scheduler.now_ms - began_at_ms)
                 process.resume()
                 strikes.disturbed((process.host,))
 

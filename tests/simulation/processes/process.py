@@ -109,11 +109,11 @@ class Process:
         if self._wake_count > MOST_WAKES_PER_MS:
             raise InvariantError(f"{self.host} spins: its deadline {deadline_ms} does not move")
         if timer is not None and timer.is_pending:
-            return self.scheduler.move(timer, self.clock.moment_of(max(deadline_ms, self.clock.now_ms())))
+            return self.scheduler.move(timer, self.clock.virtual_ms_of(max(deadline_ms, self.clock.now_ms())))
         return self.at(max(deadline_ms, self.clock.now_ms()), work)
 
     def at(self, deadline_ms: int, work: Callable[[], None]) -> Timer:
-        return self.scheduler.at(self.clock.moment_of(deadline_ms), partial(self.post, self.life, work))
+        return self.scheduler.at(self.clock.virtual_ms_of(deadline_ms), partial(self.post, self.life, work))
 
 
 class Rpc:
