@@ -196,7 +196,7 @@ class AuditLog:
         opened."""
         level = config.audit_log_level
         if level == "auto":
-            level = "changes" if config.asks_accounts else "off"
+            level = "changes" if config.requires_signatures else "off"
         if level == "off":
             return None
         path = config.audit_log_file or (str(Path(config.log_file).parent / AUDIT_FILE) if config.log_file else "")

@@ -117,7 +117,7 @@ class ServerConfig(Config):
         found = []
         if not is_loopback(self.listen_address):
             where = f"listenAddress = {self.listen_address}"
-            if not self.asks_accounts:
+            if not self.requires_signatures:
                 found.append(f"{where}: whoever reaches this server may ask it for anything; set aclEnable and aclFile")
             if not self.tls_server_cert_path or self.tls_server_mode == "disabled":
                 found.append(f"{where}: messages and keys pass in the clear; set tls.server.certPath and keyPath")
@@ -131,7 +131,7 @@ class ServerConfig(Config):
         return found
 
     @property
-    def asks_accounts(self) -> bool:
+    def requires_signatures(self) -> bool:
         """True if requests must be signed."""
         return self.acl_enable
 
@@ -559,7 +559,7 @@ class BrokerConfig(ServerConfig):
         return self.initial_user, self.inner_user
 
     @property
-    def asks_accounts(self) -> bool:
+    def requires_signatures(self) -> bool:
         return self.acl_enable or self.authentication_enabled
 
     @property
@@ -677,7 +677,7 @@ class BrokerConfig(ServerConfig):
         if mode in ("auto", "open", "disabled"):
             return
         has_certificate = bool(self.tls_server_cert_path) and self.tls_server_mode != "disabled"
-        if not has_certificate and not self.asks_accounts and not self.ha_secret_file:
+        if not has_certificate and not self.requires_signatures and not self.ha_secret_file:
             raise ConfigError(
                 f"{source}: haSecurity = {mode} needs haSecretFile, tls.server.certPath or aclEnable=true"
             )
@@ -709,7 +709,7 @@ class BrokerConfig(ServerConfig):
 
     @property
     def _is_credentials_alone(self) -> bool:
-        return bool(self.credentials_file) and not self.asks_accounts and not self.ha_secret_file
+        return bool(self.credentials_file) and not self.requires_signatures and not self.ha_secret_file
 
     @property
     def _signs(self) -> bool:
@@ -718,7 +718,7 @@ class BrokerConfig(ServerConfig):
 
     @property
     def _greets_by_account(self) -> bool:
-        return self.asks_accounts and not self.ha_secret_file
+        return self.requires_signatures and not self.ha_secret_file
 
     @property
     def _has_replicas(self) -> bool:
