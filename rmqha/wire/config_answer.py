@@ -38,7 +38,7 @@ SECRETS = frozenset({"initAuthenticationUser", "innerClientAuthenticationCredent
 
 
 @dataclass(frozen=True, slots=True)
-class ToldKeys:
+class ReportedKeys:
     """Keys in a server's answer. `live` and the two below are None if the server does not tell them: Apache's, or an
     earlier release of ours.
 
@@ -80,12 +80,12 @@ class ConfigAnswer:
         self._ext: dict[str, str] = {}
         self._bodies: dict[tuple[bool, bool], bytes] = {}
 
-    def of(self, config: Config, overridden: frozenset[str], asker: Command) -> tuple[dict[str, str], bytes]:
-        """The answer to the request `asker`. The field is the caller's own."""
+    def of(self, config: Config, overridden: frozenset[str], request: Command) -> tuple[dict[str, str], bytes]:
+        """The answer to the request `request`. The field is the caller's own."""
         if config is not self._config or overridden != self._overridden:
             self._ext, self._bodies = config_ext(config, overridden), {}
             self._config, self._overridden = config, overridden
-        of_java, sees_all = asker.language == Language.JAVA, asker.principal.sees_secrets_places
+        of_java, sees_all = request.language == Language.JAVA, request.principal.sees_secrets_places
         body = self._bodies.get((of_java, sees_all))
         if body is None:
             values = self._rocketmq_values(config) if of_java else config.to_properties()
@@ -100,19 +100,19 @@ class ConfigAnswer:
         return rocketmq_values(config, self._known, self._processor_count)
 
 
-def parse_keys(reply: Command, source: str) -> ToldKeys:
+def parse_keys(reply: Command, source: str) -> ReportedKeys:
     """Raises ConfigError for a body that is no properties text, RemoteProtocolError for a field that is not ours."""
     try:
         values = parse_properties(str(reply.body, "utf-8"), source)
     except UnicodeDecodeError:
         raise RemoteProtocolError(f"{source} is not UTF-8 text") from None
     if FIELD not in reply.ext:
-        return ToldKeys(values)
+        return ReportedKeys(values)
     try:
         told = loads(reply.ext[FIELD])
         if told["version"] != VERSION:
-            return ToldKeys(values)
-        return ToldKeys(
+            return ReportedKeys(values)
+        return ReportedKeys(
             values,
             frozenset(map(str, told["live"])),
             frozenset(map(str, told["overridden"])),

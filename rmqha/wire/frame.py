@@ -47,7 +47,7 @@ _CODE_AT, _CODE = _WORDS.size, b'{"code":'
 _SENDS_AT, _SENDS = _CODE_AT + len(_CODE), (b"310,", b"320,")
 
 
-def begins_otherwise(data: bytes) -> bool:
+def begins_with_no_send(data: bytes) -> bool:
     """True if nothing is there, or the frame at the front is no send of messages (310, 320) by the first words of its
     JSON header: to look for sends there would cost a quarter of what a pull does."""
     return not data or (data.startswith(_CODE, _CODE_AT) and not data.startswith(_SENDS, _SENDS_AT))

@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteProtocolError
 from rmqha.wire.command import Command, HeaderCodec, Language
-from rmqha.wire.frame import LARGE_BYTES, MAX_HEADER_BYTES, FrameParser, begins_otherwise, encode_frame, success_frame
+from rmqha.wire.frame import (
+    LARGE_BYTES,
+    MAX_HEADER_BYTES,
+    FrameParser,
+    begins_with_no_send,
+    encode_frame,
+    success_frame,
+)
 from rmqha.wire.json_header import decode_json_header, encode_json_header
 from rmqha.wire.rocketmq_header import MAX_EXT_COUNT, decode_rocketmq_header
 from tests.golden.reader import frames, raw
@@ -89,11 +96,11 @@ def test_the_first_words_of_a_header_tell_what_is_no_send() -> None:
     counts = {True: 0, False: 0}
     for entry in frames():
         data = raw(entry)
-        assert begins_otherwise(data) == (entry["ser"] == "JSON" and decode_one(data).code not in sends)
-        counts[begins_otherwise(data)] += 1
-        assert not begins_otherwise(data[:8])
+        assert begins_with_no_send(data) == (entry["ser"] == "JSON" and decode_one(data).code not in sends)
+        counts[begins_with_no_send(data)] += 1
+        assert not begins_with_no_send(data[:8])
     assert counts[True] > 100 < counts[False]
-    assert not begins_otherwise(header_frame(b'{"flag":0,"code":11}'))
+    assert not begins_with_no_send(header_frame(b'{"flag":0,"code":11}'))
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 8, 1000, 65536])

@@ -17,7 +17,7 @@ from rmqha.ops.asking import require_success
 from rmqha.ops.guarantee import effective_keys
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.wire.command import Command
-from rmqha.wire.config_answer import ToldKeys, parse_keys
+from rmqha.wire.config_answer import ReportedKeys, parse_keys
 
 
 class ConfigCodes(Enum):
@@ -39,7 +39,7 @@ class Server:
     name: str
     kind: ConfigCodes
     address: str
-    keys: ToldKeys
+    keys: ReportedKeys
 
     @property
     def is_ours(self) -> bool:

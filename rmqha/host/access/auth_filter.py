@@ -81,7 +81,7 @@ class _SecretRecorder:
 
     secret_key = ""
 
-    def is_good(self, command: Command, secret_key: str) -> bool:
+    def is_valid(self, command: Command, secret_key: str) -> bool:
         """Accept; the signature itself is checked later."""
         self.secret_key = secret_key
         return True

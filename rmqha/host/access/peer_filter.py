@@ -109,7 +109,7 @@ class PeerFilter:
             self._service.received(session, allowed)
 
     def _proves(self, own_form: SessionSignatures, command: Command) -> bool:
-        return command.ext.get(ACCESS_KEY) == PEER and own_form.is_good(command, self._secret.current.decode())
+        return command.ext.get(ACCESS_KEY) == PEER and own_form.is_valid(command, self._secret.current.decode())
 
     def _refuse(self, session: Session, command: Command) -> None:
         self._statistics.denied_count += 1

@@ -33,7 +33,7 @@ from rmqha.model.error import CLOSED, CLOSED_UNHEARD, FOREIGN, RemoteProtocolErr
 from rmqha.model.identity import host_of
 from rmqha.port import Pause
 from rmqha.wire.command import Command
-from rmqha.wire.frame import FrameParser, begins_otherwise, encode_frame
+from rmqha.wire.frame import FrameParser, begins_with_no_send, encode_frame
 
 READ_BYTES, LARGE_READ_BYTES = 64 * 1024, 224 * 1024
 """Size of a read, and of a read after one that filled its buffer. A longer one costs an mmap, 16 us instead of 2."""
@@ -388,7 +388,7 @@ class Session:
             or self._unverified is not None
             or self.is_urgent
             or self._parser.buffered_bytes
-            or begins_otherwise(self._unread)
+            or begins_with_no_send(self._unread)
             or self._read_ended.is_set()
             or not read_batch.add(self, self._unread)
         ):
@@ -649,7 +649,7 @@ class Session:
             self._skips_fast_path = False
             return parser.feed(data, SLICE_COUNT), 0
         data = parser.unparsed(data)
-        end, count = (0, 0) if begins_otherwise(data) else fast_path.take([(self, data)], SLICE_COUNT)[0]
+        end, count = (0, 0) if begins_with_no_send(data) else fast_path.take([(self, data)], SLICE_COUNT)[0]
         if count:
             data = data[end:]
             if count == SLICE_COUNT:

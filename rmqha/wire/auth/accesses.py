@@ -26,7 +26,7 @@ CREATE, UPDATE, DELETE = frozenset({A.CREATE}), frozenset({A.UPDATE}), frozenset
 LISTS = GET | {A.LIST}
 OWN_CODES = 52_000
 """The first of rmqha's own request codes: what replicas tell each other stays theirs without authorizationEnabled."""
-ALL_OF_THEM = "*"
+ALL_NAMES = "*"
 """Stands for the name of every topic, or every group: only what covers each of them covers it."""
 
 _Accesses = tuple[Access, ...]
@@ -278,11 +278,11 @@ def _request_mode(command: Command) -> _Accesses:
 
 
 def _all_topics(command: Command) -> _Accesses:
-    return (Access(ResourceType.TOPIC, ALL_OF_THEM, LISTS),)
+    return (Access(ResourceType.TOPIC, ALL_NAMES, LISTS),)
 
 
 def _all_groups(command: Command) -> _Accesses:
-    return (Access(ResourceType.GROUP, ALL_OF_THEM, LISTS),)
+    return (Access(ResourceType.GROUP, ALL_NAMES, LISTS),)
 
 
 _SPECIAL: Mapping[int, Callable[[Command], _Accesses]] = {

@@ -21,14 +21,14 @@ everything may say it."""
 class Form(Protocol):
     """Signatures of one form."""
 
-    def is_good(self, command: Command, secret_key: str) -> bool:
+    def is_valid(self, command: Command, secret_key: str) -> bool:
         """True if the command is signed with this key."""
 
 
 class ApacheForm:
     """Implements Form."""
 
-    def is_good(self, command: Command, secret_key: str) -> bool:
+    def is_valid(self, command: Command, secret_key: str) -> bool:
         """True if the command is signed with this key; how often it has been said does not count."""
         given = command.ext.get(SIGNATURE, "")
         return hmac.compare_digest(given.encode(), signature(command, secret_key).encode())
@@ -86,7 +86,7 @@ def _signature_refusal(
         form = own_form
     elif wanted == "own" or (wanted == "admin" and account.admin):
         return f"aclSignature={wanted}: account {key} must sign in rmqha's own form, not Apache's"
-    return "" if form.is_good(command, account.credentials.secret_key) else access.wrong_signature(key)
+    return "" if form.is_valid(command, account.credentials.secret_key) else access.wrong_signature(key)
 
 
 def _on_behalf_of(access: AccessList, command: Command, account: Account | None) -> tuple[Account | None, str]:

@@ -153,7 +153,7 @@ class SessionSignatures:
         self.count = 0
         """Count of the last request that was good."""
 
-    def is_good(self, command: Command, secret_key: str) -> bool:
+    def is_valid(self, command: Command, secret_key: str) -> bool:
         """True if it is signed with this key and comes after all that were."""
         text = command.ext.get(COUNT, "")
         if not (text.isascii() and text.isdigit() and len(text) <= MAX_COUNT_CHARS) or int(text) <= self.count:

@@ -79,10 +79,10 @@ CHANGES = [_rename, _swap_values, _swap_code, _move_border, _join_values, _onewa
 @pytest.mark.parametrize("change", CHANGES)
 def test_nothing_of_a_signed_request_can_be_changed(change: Callable[[Command], None]) -> None:
     command = signed()
-    assert SessionSignatures(NONCE).is_good(command, SECRET)
+    assert SessionSignatures(NONCE).is_valid(command, SECRET)
     command = signed()
     change(command)
-    assert not SessionSignatures(NONCE).is_good(command, SECRET)
+    assert not SessionSignatures(NONCE).is_valid(command, SECRET)
 
 
 @pytest.mark.parametrize("change", [_rename, _swap_code, _oneway])
@@ -101,26 +101,26 @@ def test_no_request_counts_twice_nor_on_another_connection() -> None:
     signer.sign(first, CREDENTIALS)
     signer.sign(second, CREDENTIALS)
     assert first.ext[SIGNATURE] != second.ext[SIGNATURE]
-    assert server.is_good(first, SECRET)
-    assert not server.is_good(first, SECRET)
-    assert server.is_good(second, SECRET)
-    assert not server.is_good(first, SECRET)
-    assert not SessionSignatures("b" * 64).is_good(second, SECRET)
+    assert server.is_valid(first, SECRET)
+    assert not server.is_valid(first, SECRET)
+    assert server.is_valid(second, SECRET)
+    assert not server.is_valid(first, SECRET)
+    assert not SessionSignatures("b" * 64).is_valid(second, SECRET)
 
 
 def test_a_wrong_one_does_not_use_up_the_count() -> None:
     server, command = SessionSignatures(NONCE), signed()
     forged = signed()
     forged.ext[COUNT] = "999999"
-    assert not server.is_good(forged, SECRET)
-    assert server.is_good(command, SECRET)
+    assert not server.is_valid(forged, SECRET)
+    assert server.is_valid(command, SECRET)
 
 
 @pytest.mark.parametrize("count", ["", "0", "-1", "x", "\u0661", "9" * 5000])
 def test_counts_that_are_none(count: str) -> None:
     command = signed()
     command.ext[COUNT] = count
-    assert not SessionSignatures(NONCE).is_good(command, SECRET)
+    assert not SessionSignatures(NONCE).is_valid(command, SECRET)
 
 
 def test_a_request_may_be_signed_anew_in_either_form() -> None:
@@ -129,7 +129,7 @@ def test_a_request_may_be_signed_anew_in_either_form() -> None:
     assert FORM not in command.ext and COUNT not in command.ext
     assert command.ext[SIGNATURE] == signature(command, SECRET)
     SessionSigner(NONCE).sign(command, CREDENTIALS)
-    assert SessionSignatures(NONCE).is_good(command, SECRET)
+    assert SessionSignatures(NONCE).is_valid(command, SECRET)
 
 
 def test_a_signer_says_what_the_form_is() -> None:
@@ -181,4 +181,4 @@ def test_an_account_that_was_changed_signs_again() -> None:
     signer.proven = CREDENTIALS
     signer.sign(command, Credentials(access_key="broker", secret_key="new"))
     assert command.ext[ACCESS_KEY] == "broker" and command.ext[COUNT] == "1"
-    assert SessionSignatures(NONCE).is_good(command, "new")
+    assert SessionSignatures(NONCE).is_valid(command, "new")
