@@ -25,7 +25,7 @@ from rmqha.wire.state.receipt import RETRY_V1, RETRY_V2, retry_topic
 KINDS = (RETRY_V1, RETRY_V2)
 """Kinds of retry topics."""
 MAX_POLL_COUNT = 100_000
-MAX_POLL_COUNT_OF_LINE = 1024
+MAX_POLL_COUNT_PER_KEY = 1024
 """RocketMQ's maxPopPollingSize and popPollingSize."""
 MAX_POLL_BYTES = 64 * 1024 * 1024
 """Bound on the memory of all polls, without their filters: some 50,000 of short names."""
@@ -83,9 +83,9 @@ def new_records(found: Iterable[tuple[memoryview, int, Located]], topics: Contai
 
 
 @lru_cache(maxsize=1024)
-def sources(line: PollKey) -> tuple[str, ...]:
+def sources(key: PollKey) -> tuple[str, ...]:
     """Topics whose growth a poll waits for: its own and the retry topics."""
-    return (line.topic, *(retry_topic(line.topic, line.group, kind) for kind in KINDS))
+    return (key.topic, *(retry_topic(key.topic, key.group, kind) for kind in KINDS))
 
 
 class Poll:
@@ -94,13 +94,13 @@ class Poll:
     uncommitted records, to be answered after their commit, and returns True if it took some; None: the poll waits for
     committed records."""
 
-    __slots__ = ("answer", "channel", "command", "deadline_ms", "filter_chars", "is_over", "line", "size_bytes", "take")
+    __slots__ = ("answer", "channel", "command", "deadline_ms", "filter_chars", "is_over", "key", "size_bytes", "take")
 
     def __init__(
         self,
         channel: Channel,
         command: Command,
-        line: PollKey,
+        key: PollKey,
         deadline_ms: int,
         answer: Callable[[bool], bool],
         size_bytes: int,
@@ -109,7 +109,7 @@ class Poll:
     ) -> None:
         self.channel = channel
         self.command = command
-        self.line = line
+        self.key = key
         self.deadline_ms = deadline_ms
         self.answer = answer
         self.size_bytes = size_bytes
@@ -130,7 +130,7 @@ class Polls:
     def __init__(self, config: BrokerConfig, clock: Clock, sources_of: Callable[[PollKey], Iterable[str]]) -> None:
         self._clock = clock
         self._sources_of = sources_of
-        self._lines: dict[PollKey, deque[Poll]] = {}
+        self._by_key: dict[PollKey, deque[Poll]] = {}
         self._by_source: dict[str, dict[PollKey, None]] = {}
         self._by_channel: dict[Channel, dict[Poll, None]] = {}
         self._bytes_of: Counter[Channel] = Counter()
@@ -152,13 +152,13 @@ class Polls:
     def size_bytes(self) -> int:
         return self._bytes.used
 
-    def size_of(self, line: PollKey) -> int:
-        return len(self._lines.get(line, ()))
+    def size_of(self, key: PollKey) -> int:
+        return len(self._by_key.get(key, ()))
 
-    def is_full(self, line: PollKey, channel: Channel, size_bytes: int) -> bool:
-        """True if one more poll of that size exceeds a bound of its line or connection, which has a quarter of all."""
+    def is_full(self, key: PollKey, channel: Channel, size_bytes: int) -> bool:
+        """True if one more poll of that size exceeds a bound of its key or connection, which has a quarter of all."""
         return (
-            self.size_of(line) > MAX_POLL_COUNT_OF_LINE
+            self.size_of(key) > MAX_POLL_COUNT_PER_KEY
             or self._bytes_of[channel] + size_bytes > MAX_POLL_BYTES_OF_CHANNEL
         )
 
@@ -166,7 +166,7 @@ class Polls:
         self,
         channel: Channel,
         command: Command,
-        line: PollKey,
+        key: PollKey,
         wait_ms: int,
         answer: Callable[[bool], bool],
         attempt_id: str | None,
@@ -174,12 +174,12 @@ class Polls:
         take: Callable[[Sequence[NewRecord]], bool] | None = None,
     ) -> bool:
         """Hold a request, as `Poll` describes; False if it must be answered now."""
-        size_bytes = poll_bytes(line.topic, line.group, attempt_id)
-        is_full = self.is_refusing or self.is_full(line, channel, size_bytes)
+        size_bytes = poll_bytes(key.topic, key.group, attempt_id)
+        is_full = self.is_refusing or self.is_full(key, channel, size_bytes)
         if wait_ms <= 0 or is_full or not self._take_place(command.principal, size_bytes, filter_chars):
             return False
         until_ms = self._clock.now_ms() + min(wait_ms, self._max_wait_ms)
-        self._add(Poll(channel, command, line, until_ms, answer, size_bytes, filter_chars, take))
+        self._add(Poll(channel, command, key, until_ms, answer, size_bytes, filter_chars, take))
         return True
 
     def _take_place(self, principal: Principal, size_bytes: int, filter_chars: int) -> bool:
@@ -194,12 +194,12 @@ class Polls:
         return False
 
     def _add(self, poll: Poll) -> None:
-        line = self._lines.get(poll.line)
-        if line is None:
-            line = self._lines[poll.line] = deque()
-            for topic in self._sources_of(poll.line):
-                self._by_source.setdefault(topic, {})[poll.line] = None
-        line.append(poll)
+        polls = self._by_key.get(poll.key)
+        if polls is None:
+            polls = self._by_key[poll.key] = deque()
+            for topic in self._sources_of(poll.key):
+                self._by_source.setdefault(topic, {})[poll.key] = None
+        polls.append(poll)
         self._by_channel.setdefault(poll.channel, {})[poll] = None
         self._bytes_of[poll.channel] += poll.size_bytes
         self._number += 1
@@ -208,47 +208,47 @@ class Polls:
     # --- wake ---------------------------------------------------------------------------------------------------------
     def grown(self, queues: Iterable[tuple[str, int]]) -> None:
         """Wake the polls of queues that have grown."""
-        lines: dict[PollKey, None] = {}
+        keys: dict[PollKey, None] = {}
         for topic, queue_id in queues:
-            for line in self._by_source.get(topic, ()):
-                if line.queue_id in (-1, queue_id) or topic != line.topic:
-                    lines[line] = None
-        for line in lines:
-            self._wake(line)
+            for key in self._by_source.get(topic, ()):
+                if key.queue_id in (-1, queue_id) or topic != key.topic:
+                    keys[key] = None
+        for key in keys:
+            self._wake(key)
 
     def wake_group(self, topic: str, group: str) -> None:
         """Wake the polls of a group and topic."""
         self.wake_groups(topic, (group,))
 
     def wake_groups(self, topic: str, groups: Container[str]) -> None:
-        for line in [line for line in self._by_source.get(topic, ()) if line.group in groups]:
-            self._wake(line)
+        for key in [key for key in self._by_source.get(topic, ()) if key.group in groups]:
+            self._wake(key)
 
     def wake_all(self) -> None:
-        for line in list(self._lines):
-            self._wake(line)
+        for key in list(self._by_key):
+            self._wake(key)
 
     def takers(self, topics: Iterable[str]) -> list[PollKey]:
         """Keys whose first poll takes uncommitted records of these topics."""
         found = []
         for topic in topics:
-            for line in self._by_source.get(topic, ()):
-                if line.topic == topic and self._lines[line][0].take is not None:
-                    found.append(line)
+            for key in self._by_source.get(topic, ()):
+                if key.topic == topic and self._by_key[key][0].take is not None:
+                    found.append(key)
         return found
 
-    def take(self, name: PollKey, records: Sequence[NewRecord]) -> None:
+    def take(self, key: PollKey, records: Sequence[NewRecord]) -> None:
         """Give uncommitted records to the first polls, until one takes none."""
-        self._serve(name, lambda poll: poll.take is not None and poll.take(records))
+        self._serve(key, lambda poll: poll.take is not None and poll.take(records))
 
-    def _wake(self, name: PollKey) -> None:
+    def _wake(self, key: PollKey) -> None:
         """Answer the first polls, until one finds nothing."""
-        self._serve(name, lambda poll: poll.answer(True))
+        self._serve(key, lambda poll: poll.answer(True))
 
-    def _serve(self, name: PollKey, serve: Callable[[Poll], bool]) -> None:
-        line = self._lines.get(name)
-        while line:
-            poll = line[0]
+    def _serve(self, key: PollKey, serve: Callable[[Poll], bool]) -> None:
+        polls = self._by_key.get(key)
+        while polls:
+            poll = polls[0]
             if not self._try(poll, serve):
                 return
             self._remove(poll)
@@ -273,7 +273,7 @@ class Polls:
 
     def end_all(self) -> None:
         """Answer all polls, for which no more messages come here."""
-        for poll in [poll for line in self._lines.values() for poll in line]:
+        for poll in [poll for polls in self._by_key.values() for poll in polls]:
             self._end(poll)
 
     def _end(self, poll: Poll) -> None:
@@ -292,13 +292,13 @@ class Polls:
         self._places.give_back(access_key)
         self._bytes.give_back(access_key, poll.size_bytes)
         self.filters.drop(poll.filter_chars, access_key)
-        line = self._lines[poll.line]
-        if line[0] is poll:
-            line.popleft()
+        polls = self._by_key[poll.key]
+        if polls[0] is poll:
+            polls.popleft()
         else:
-            line.remove(poll)
-        if not line:
-            self._drop(poll.line)
+            polls.remove(poll)
+        if not polls:
+            self._drop(poll.key)
         of_channel = self._by_channel[poll.channel]
         del of_channel[poll]
         self._bytes_of[poll.channel] -= poll.size_bytes
@@ -307,11 +307,11 @@ class Polls:
         if len(self._due) > 2 * self.count + 1024:
             self._due = sorted((item for item in self._due if not item[2].is_over), key=lambda item: item[:2])
 
-    def _drop(self, name: PollKey) -> None:
-        del self._lines[name]
-        for topic in self._sources_of(name):
-            lines = self._by_source.get(topic)
-            if lines is not None:
-                lines.pop(name, None)
-                if not lines:
+    def _drop(self, key: PollKey) -> None:
+        del self._by_key[key]
+        for topic in self._sources_of(key):
+            keys = self._by_source.get(topic)
+            if keys is not None:
+                keys.pop(key, None)
+                if not keys:
                     del self._by_source[topic]

@@ -97,13 +97,13 @@ class PopProcessor:
     def appended(self, topics: Iterable[str], start_offset: PhyOffset) -> None:
         """Give uncommitted records of these topics to waiting pops, so that message and checkpoint are replicated in
         one round trip. Other polls are woken by `dispatched`."""
-        lines = self.polls.takers(topics)
-        if not lines or self._finder.is_recovering() or self._appends.admission()[0] is not ResponseCode.SUCCESS:
+        keys = self.polls.takers(topics)
+        if not keys or self._finder.is_recovering() or self._appends.admission()[0] is not ResponseCode.SUCCESS:
             return
-        wanted = {line.topic for line in lines}
+        wanted = {key.topic for key in keys}
         records = new_records(islice(self._log.undispatched(start_offset), MAX_NEW_COUNT), wanted)
-        for line in lines:
-            self.polls.take(line, records)
+        for key in keys:
+            self.polls.take(key, records)
 
     def timeout(self) -> None:
         """Answer polls whose time is over, and wake those of ordered queues that give messages again."""
@@ -139,7 +139,7 @@ class PopProcessor:
         if found.parts:
             self._give(channel, command, pop, found)
             return
-        line, kept = PollKey(pop.topic, pop.group, pop.queue_id, RequestCode.POP_MESSAGE), command.stub(*KEPT_FIELDS)
+        key, kept = PollKey(pop.topic, pop.group, pop.queue_id, RequestCode.POP_MESSAGE), command.stub(*KEPT_FIELDS)
         trouble = found.trouble
 
         def answer(wants_something: bool) -> bool:
@@ -157,7 +157,7 @@ class PopProcessor:
 
         taker = None if pop.is_ordered or pop.matches or pop.priority_factor else take
         held_ms = max(time_ms, COLD_WAIT_MS) if found.is_cold else time_ms
-        if not self.polls.hold(channel, kept, line, held_ms, answer, pop.attempt_id, pop.filter_chars, taker):
+        if not self.polls.hold(channel, kept, key, held_ms, answer, pop.attempt_id, pop.filter_chars, taker):
             code = ResponseCode.POLLING_FULL if held_ms > 0 else ResponseCode.POLLING_TIMEOUT
             channel.send(self._refusal(command, pop, found, code))
 

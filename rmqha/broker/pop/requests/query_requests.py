@@ -66,13 +66,13 @@ class PopQueryRequests:
         topic, group = self._reader.topic(command, channel.peer), self._reader.group(command)
         queue_id, is_ordered = number(command, "queueId"), truth(command, "order")
         attempt, kept = attempt_id(command), command.stub(*KEPT_FIELDS)
-        line = PollKey(topic.name, group, queue_id, RequestCode.NOTIFICATION)
+        key = PollKey(topic.name, group, queue_id, RequestCode.NOTIFICATION)
 
         def answer(wants_something: bool) -> bool:
             if wants_something and was_refused(channel, kept):
                 return True
             now = self._topics.get(topic.name) or topic  # it may have got queues while the question waited
-            has_message = self._has_message(line, now.read_queue_count, is_ordered, attempt)
+            has_message = self._has_message(key, now.read_queue_count, is_ordered, attempt)
             if wants_something and not has_message:
                 return False
             channel.send(_notice(kept, has_message=has_message, is_full=False))
@@ -81,23 +81,23 @@ class PopQueryRequests:
         if answer(True):
             return
         time_ms = wait_ms(command, self._clock.wall_ms())
-        if not self._polls.hold(channel, kept, line, time_ms, answer, attempt):
+        if not self._polls.hold(channel, kept, key, time_ms, answer, attempt):
             channel.send(_notice(kept, has_message=False, is_full=time_ms > 0))
 
-    def _has_message(self, line: PollKey, queue_count: int, is_ordered: bool, attempt_id: str | None) -> bool:
+    def _has_message(self, key: PollKey, queue_count: int, is_ordered: bool, attempt_id: str | None) -> bool:
         if self._finder.is_recovering():
             return False
         now_ms = self._clock.wall_ms()
-        for queue_id in range(queue_count) if line.queue_id < 0 else (line.queue_id,):
-            place = PopQueue(line.topic, line.group, queue_id)
+        for queue_id in range(queue_count) if key.queue_id < 0 else (key.queue_id,):
+            place = PopQueue(key.topic, key.group, queue_id)
             if is_ordered and (info := self._orders.get(place)) and info.blocks(attempt_id, now_ms):
                 self._finder.blocked_until[place] = info.free_ms()
-            elif self._finder.rest_of(line.topic, line.group, (queue_id,)):
+            elif self._finder.rest_of(key.topic, key.group, (queue_id,)):
                 return True
         for kind in KINDS:
-            name = retry_topic(line.topic, line.group, kind)
+            name = retry_topic(key.topic, key.group, kind)
             topic = self._topics.get(name)
-            if topic is not None and self._finder.rest_of(name, line.group, range(topic.read_queue_count)):
+            if topic is not None and self._finder.rest_of(name, key.group, range(topic.read_queue_count)):
                 return True
         return False
 
@@ -127,8 +127,8 @@ class PopQueryRequests:
             channel.send(_shown(kept, seen))
             return True
 
-        line = PollKey(topic.name, group, queue_id, RequestCode.PEEK_MESSAGE)
-        if not seen.is_cold or not self._polls.hold(channel, kept, line, COLD_WAIT_MS, answer, None):
+        key = PollKey(topic.name, group, queue_id, RequestCode.PEEK_MESSAGE)
+        if not seen.is_cold or not self._polls.hold(channel, kept, key, COLD_WAIT_MS, answer, None):
             answer(False)
 
     def _seen(self, everything: PopRequest) -> FoundMessages:
@@ -153,8 +153,8 @@ class PopQueryRequests:
     def _polling_info(self, channel: Channel, command: Command) -> Command:
         self._reader.require_reads("peeking")
         topic, group = self._reader.topic(command, channel.peer), self._reader.group(command)
-        line = PollKey(topic.name, group, number(command, "queueId"), RequestCode.POP_MESSAGE)
-        return command.reply(ResponseCode.SUCCESS, {"pollingNum": str(self._polls.size_of(line))})
+        key = PollKey(topic.name, group, number(command, "queueId"), RequestCode.POP_MESSAGE)
+        return command.reply(ResponseCode.SUCCESS, {"pollingNum": str(self._polls.size_of(key))})
 
 
 def _notice(command: Command, *, has_message: bool, is_full: bool) -> Command:
