@@ -22,7 +22,7 @@ from nameserver.kv_config import KvConfig
 from nameserver.server import NameServer
 from rmqha.host.access.security import ServerTls, accept_link
 from rmqha.host.net.poller import Poller
-from rmqha.host.net.remoting import serve_stream
+from rmqha.host.net.remoting import serve_session
 from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
 from rmqha.host.tracer import HostTracer
@@ -161,18 +161,17 @@ async def serve_one(
         counts.refused_count += 1
         await trio.aclose_forcefully(stream)
         return
-    await serve_stream(
-        routes,
+    session = Session(
+        counts.opened_count + 1,
         stream,
         "peer:1",
-        session_id=counts.opened_count + 1,
-        max_frame_bytes=MAX_FRAME_BYTES,
-        idle_timeout_ms=60_000,
+        counts,
+        MAX_FRAME_BYTES,
         max_queued_bytes=1 << 24,
-        statistics=counts,
         poller=poller,
         tls=link,
     )
+    await serve_session(routes, session, counts, idle_timeout_ms=60_000)
 
 
 async def talk(random: Random, peers: list[Peer]) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from rmqha.host.net.remoting import serve, serve_stream
+from rmqha.host.net.remoting import serve, serve_session
 from rmqha.host.net.session import Service, Session
 from rmqha.host.net.statistics import Statistics
 from rmqha.host.net.unverified_sessions import UnverifiedSession
@@ -93,14 +93,7 @@ async def serve_one(
     max_queued_bytes: int = 1 << 26,
     unverified: UnverifiedSession | None = None,
 ) -> None:
-    await serve_stream(
-        service,
-        stream,
-        "test:1",
-        session_id=5,
-        max_frame_bytes=FRAME_LIMIT,
-        idle_timeout_ms=idle_timeout_ms,
-        max_queued_bytes=max_queued_bytes,
-        statistics=statistics,
-        unverified=unverified,
+    session = Session(
+        5, stream, "test:1", statistics, FRAME_LIMIT, max_queued_bytes=max_queued_bytes, unverified=unverified
     )
+    await serve_session(service, session, statistics, idle_timeout_ms=idle_timeout_ms)

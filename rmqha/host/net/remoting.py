@@ -4,6 +4,7 @@ in `rmqha.host.net.session`."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -12,13 +13,12 @@ import trio
 
 from rmqha.host.access.process_security import no_longer_own_form
 from rmqha.host.access.security import Security, accept_link, ambient, connect
-from rmqha.host.access.tls_link import TlsLink
 from rmqha.host.clock import HostClock
 from rmqha.host.net import network
 from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.deadlines import Deadlines
 from rmqha.host.net.poller import Poller
-from rmqha.host.net.session import IDLE_TIMEOUT_MS, MAX_QUEUED_BYTES, ReadBatch, SendFastPath, Service, Session
+from rmqha.host.net.session import IDLE_TIMEOUT_MS, MAX_QUEUED_BYTES, SendFastPath, Service, Session
 from rmqha.host.net.statistics import Statistics
 from rmqha.host.net.turn_read_batch import TurnReadBatch
 from rmqha.host.net.unverified_sessions import (
@@ -73,17 +73,12 @@ async def serve(
     counts = Statistics() if statistics is None else statistics
     acceptor = _ConnectionAcceptor(
         service,
-        max_frame_bytes,
-        idle_timeout_ms,
-        max_queued_bytes,
+        _Limits(max_frame_bytes, idle_timeout_ms, max_queued_bytes, first_request_timeout_ms),
+        _Access(ambient.get() if security is None else security, peer_rules, quotas),
+        fast_path,
         counts,
-        ambient.get() if security is None else security,
         Poller() if poller is None else poller,
         boundary,
-        first_request_timeout_ms,
-        peer_rules,
-        fast_path,
-        quotas,
     )
     listeners = await network.listen(address)
     async with trio.open_nursery() as nursery:
@@ -93,28 +88,44 @@ async def serve(
         await trio.serve_listeners(acceptor.handle, listeners, handler_nursery=nursery)
 
 
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """Limits of each connection of a server, as `serve` takes them."""
+
+    max_frame_bytes: int
+    idle_timeout_ms: int
+    max_queued_bytes: int
+    first_request_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """Rules of who may send what, and how fast, to a server; each becomes a filter in front of the service.
+    The files of `security` may be read again while the server runs: each connection takes what they say then."""
+
+    security: Security
+    peer_rules: PeerRules | None
+    quotas: Quotas | None
+
+
 class _ConnectionAcceptor:
     """Accepts the connections of one port and serves each through the filters that the configuration asks for."""
 
     def __init__(
         self,
         service: Service,
-        max_frame_bytes: int,
-        idle_timeout_ms: int,
-        max_queued_bytes: int,
+        limits: _Limits,
+        access: _Access,
+        fast_path: SignedSendFastPath | None,
         counts: Statistics,
-        security: Security,
         poller: Poller,
         boundary: Boundary | None,
-        first_request_timeout_ms: int,
-        peer_rules: PeerRules | None,
-        fast_path: SignedSendFastPath | None,
-        quotas: Quotas | None,
     ) -> None:
         from rmqha.host.access.auth_filter import Audited, AuthFilter
         from rmqha.host.access.peer_filter import PeerFilter
         from rmqha.host.access.quota_filter import QuotaFilter, UnmeteredFastPath
 
+        security, peer_rules, quotas = access.security, access.peer_rules, access.quotas
         self._guard: AuthFilter | None = None
         self.deadlines = counts.large_frames.deadlines = Deadlines()
         metered = None if quotas is None else QuotaFilter(service, quotas, HostClock(), counts, self.deadlines.call_in)
@@ -137,14 +148,11 @@ class _ConnectionAcceptor:
                 peers = PeerFilter(self._service, security.secret, peer_rules, counts, security.audit, self._fast_path)
                 self._service, self._fast_path = peers, peers
         self._read_batch = None if self._fast_path is None else TurnReadBatch(self._fast_path, poller)
-        self._max_frame_bytes = max_frame_bytes
-        self._idle_timeout_ms = idle_timeout_ms
-        self._max_queued_bytes = max_queued_bytes
+        self._limits = limits
         self._counts = counts
         self._security = security
         self.poller = poller
         self._boundary = boundary
-        self._first_request_timeout_ms = first_request_timeout_ms
         self._unverified_sessions = UnverifiedSessions()
         self._opened_count = 0
         self._handshaking_count = 0
@@ -182,76 +190,43 @@ class _ConnectionAcceptor:
         network.tune(stream)
         self._handshaking_count += 1
         try:
-            is_served, tls = await accept_link(stream, self._security.server_tls, self._first_request_timeout_ms)
+            is_served, tls = await accept_link(stream, self._security.server_tls, self._limits.first_request_timeout_ms)
         finally:
             self._handshaking_count -= 1
         if not is_served:
             self._counts.refused_count += 1
             await trio.aclose_forcefully(stream)
             return
-        await serve_stream(
-            self._service,
+        session = Session(
+            number,
             stream,
             peer,
-            session_id=number,
-            max_frame_bytes=self._max_frame_bytes,
-            idle_timeout_ms=self._idle_timeout_ms,
-            max_queued_bytes=self._max_queued_bytes,
-            statistics=self._counts,
+            self._counts,
+            self._limits.max_frame_bytes,
+            max_queued_bytes=self._limits.max_queued_bytes,
             poller=self.poller,
-            unverified=self._unverified_session(peer, number),
             boundary=self._boundary,
+            unverified=self._unverified_session(peer, number),
             tls=tls,
             fast_path=self._fast_path,
             read_batch=self._read_batch,
             deadlines=self.deadlines,
         )
+        await serve_session(self._service, session, self._counts, idle_timeout_ms=self._limits.idle_timeout_ms)
 
     def _unverified_session(self, peer: str, number: int) -> UnverifiedSession:
-        now_s, guard = trio.current_time(), self._guard
+        now_s, timeout_ms, guard = trio.current_time(), self._limits.first_request_timeout_ms, self._guard
         return UnverifiedSession(
-            now_s + self._first_request_timeout_ms / 1000,
-            now_s + max(self._first_request_timeout_ms, LONG_FRAME_TIMEOUT_MS) / 1000,
+            now_s + timeout_ms / 1000,
+            now_s + max(timeout_ms, LONG_FRAME_TIMEOUT_MS) / 1000,
             has_known_code if guard is None else partial(guard.is_plausible, peer),
             guard is not None,
             partial(self._unverified_sessions.remove, number),
         )
 
 
-async def serve_stream(
-    service: Service,
-    stream: trio.abc.Stream,
-    peer: str,
-    *,
-    session_id: int,
-    max_frame_bytes: int,
-    idle_timeout_ms: int,
-    max_queued_bytes: int,
-    statistics: Statistics,
-    poller: Poller | None = None,
-    boundary: Boundary | None = None,
-    unverified: UnverifiedSession | None = None,
-    tls: TlsLink | None = None,
-    fast_path: SendFastPath | None = None,
-    read_batch: ReadBatch | None = None,
-    deadlines: Deadlines | None = None,
-) -> None:
+async def serve_session(service: Service, session: Session, statistics: Statistics, *, idle_timeout_ms: int) -> None:
     """Serve one accepted connection to its end."""
-    session = Session(
-        session_id,
-        stream,
-        peer,
-        statistics,
-        max_frame_bytes,
-        max_queued_bytes=max_queued_bytes,
-        poller=poller,
-        boundary=boundary,
-        unverified=unverified,
-        tls=tls,
-        fast_path=fast_path,
-        read_batch=read_batch,
-        deadlines=deadlines,
-    )
     statistics.opened_count += 1
     statistics.session_count += 1
     try:

@@ -12,7 +12,7 @@ from trio.testing import memory_stream_pair
 from rmqha.host.net import boundary as module
 from rmqha.host.net import remoting
 from rmqha.host.net.boundary import MAX_TRACED_CHARS, Boundary, ends_process
-from rmqha.host.net.remoting import RemotingClient, serve, serve_stream
+from rmqha.host.net.remoting import RemotingClient, serve, serve_session
 from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
 from rmqha.host.process import FEW_FILES_ADVICE
@@ -119,20 +119,10 @@ async def test_what_was_asked_before_is_answered() -> None:
     """In this task too, as with TLS."""
     ours, theirs = memory_stream_pair()
     service, counts = Faulty(KeyError("x")), Statistics()
+    boundary = Boundary(counts, RecordingTracer())
+    session = Session(1, ours, "peer:1", counts, FRAME_LIMIT, max_queued_bytes=1 << 20, boundary=boundary)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(
-            lambda: serve_stream(
-                service,
-                ours,
-                "peer:1",
-                session_id=1,
-                max_frame_bytes=FRAME_LIMIT,
-                idle_timeout_ms=60_000,
-                max_queued_bytes=1 << 20,
-                statistics=counts,
-                boundary=Boundary(counts, RecordingTracer()),
-            )
-        )
+        nursery.start_soon(lambda: serve_session(service, session, counts, idle_timeout_ms=60_000))
         codes = [1, BAD, 1]
         await theirs.send_all(b"".join(encode_frame(Command(code, opaque=at)) for at, code in enumerate(codes)))
         parser, replies = FrameParser(FRAME_LIMIT), list[Command]()
