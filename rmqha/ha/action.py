@@ -11,17 +11,18 @@ from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from rmqha.wire.command import Command
 
 Token = Hashable
-"""Names a waiting send; the shell chooses it."""
+"""Name of a waiting send; the shell chooses it."""
 
 
 class AckStatus(Enum):
-    """The end of a wait. The send processor maps these to response codes (ruling 13)."""
+    """Outcome of a send that waited for acknowledgement. The send processor makes a response code of it (ruling 13)."""
 
     OK = "ok"
     FLUSH_DISK_TIMEOUT = "flush disk timeout"
     FLUSH_SLAVE_TIMEOUT = "flush slave timeout"
     SLAVE_NOT_AVAILABLE = "no slave to wait for"
-    """End of a wait of a static group's SYNC_MASTER: written, and nobody near enough to copy it in time."""
+    """Outcome only of a static group's SYNC_MASTER: the record is written, but too few slaves are close enough to copy
+    it in time."""
     SERVICE_NOT_AVAILABLE = "no longer master"
 
 
@@ -45,8 +46,8 @@ class OpenHa:
 
 @dataclass(frozen=True, slots=True)
 class SendHa:
-    """Send bytes on an HA connection. `may_wait`: whatever is sent next by this connection tells all that this
-    tells."""
+    """Send `data` to the peer. `may_wait`: it may be dropped when something else is sent on this connection, because
+    that contains all that `data` says."""
 
     conn_id: int
     data: bytes
@@ -75,7 +76,7 @@ class CloseHa:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """The wait named `token` is over."""
+    """Answer the send named `token`: its wait is over."""
 
     token: Token
     status: AckStatus
@@ -83,7 +84,7 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class RoleChanged:
-    """Register with the name servers at once under the new role. MASTER: serve. SLAVE: stop serving.
+    """Register with the name servers at once under the new role. MASTER: accept clients. SLAVE: stop accepting sends.
     `master_address` is the master's broker address ("" if unknown)."""
 
     role: Role
@@ -94,8 +95,8 @@ class RoleChanged:
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """The answer to the request to hand over (52012) that came with `token`. `refusal` "": the target holds everything
-    below `max_offset` and this master takes no more; else why not, and it goes on."""
+    """Answer the request to hand over (52012) that came with `token`. `refusal` "": the target holds everything below
+    `max_offset`, and this master accepts no more sends. Else the reason why not, and this master continues."""
 
     token: Token
     refusal: str

@@ -1,4 +1,4 @@
-"""A replica's dealings with the controllers: identity, registration, heartbeats, questions. A machine.
+"""A replica's client of the controllers: identity, registration, heartbeats, queries. A machine.
 
     APPLYING ──1012, 1013──▶ REGISTERING ──1003──▶ REGISTERED ──904 answered by 2010──▶ REGISTERING
         ▲                         │
@@ -33,19 +33,21 @@ UNCLEAN_INTERVAL_MS = 1000
 UNFIT_INTERVAL_MS = 5000
 OWN_CONTROLLER_KEY = "probeTimeoutMs"
 HEARTBEAT_REFUSED = (ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, ResponseCode.NO_PERMISSION)
-"""Answers to a heartbeat that does not count; registering tells what is wrong."""
+"""Response codes of a heartbeat that was refused; the answer to a new registration then says what is wrong."""
 AWAY_AFTER_MS = 2000
-"""Without any answer for so long the controllers count as away (ruling 5)."""
+"""Time (ms) without any answer after which the controllers count as away (ruling 5)."""
 
 
 class RegistrationState(Enum):
+    """Stage of a replica's registration at the controllers."""
+
     APPLYING = "applying for an id"
     REGISTERING = "registering"
     REGISTERED = "registered"
 
 
 class HeartbeatValues(NamedTuple):
-    """Values that heartbeats tell, read afresh at each."""
+    """Values of a heartbeat, read again for each."""
 
     epoch: Epoch
     """Epoch of the log's last byte; −1 without any."""
@@ -56,14 +58,16 @@ class HeartbeatValues(NamedTuple):
     has_master: bool
     stopping: bool
     total_replicas: int
-    """The number that this replica goes by: the group's once it is known, the configured one before."""
+    """Number of replicas of the group as this replica knows it: the controllers' number, before that the configured
+    one."""
 
 
 class ControllerClient:
-    """`heartbeat_values` is called whenever a message is built, `report` for the further fields of a heartbeat,
-    `candidacy` at every step of a replica: is it unclean, and does it want no election, since there is a master or it
-    stops? `now_ms + wall_offset_ms()` stamps the invokeTime of requests: Apache's
-    controllers take who has not been heard by then for dead, so it must go by a wall clock that was set meanwhile."""
+    """Requests of one replica to the controllers, and their answers.
+
+    `heartbeat_values` is called whenever a request is built, `report` for the further fields of a heartbeat.
+    `candidacy` is called at every step of the replica. It returns two flags: the replica is unclean; it wants no
+    election, because there is a master or it stops. `now_ms + wall_offset_ms` is the invokeTime of requests."""
 
     def __init__(
         self,
@@ -79,9 +83,9 @@ class ControllerClient:
         self.state = RegistrationState.REGISTERING if self.broker_id is not None else RegistrationState.APPLYING
         self.answered_at_ms: int | None = None
         self.refusal = ""
-        """The reason why the controllers refuse this replica, in their words; empty when they do not."""
+        """Reason why the controllers refuse this replica, in their words; "" when they do not."""
         self._preferred_id = None if self.broker_id is not None or config.broker_id <= 0 else BrokerId(config.broker_id)
-        """The id of the file, until the controllers have refused it."""
+        """Id of the configuration file to apply for; None once the controllers have refused it, or without one."""
         self._registered_unclean = False
         self._must_read_config = config.mode is HaMode.CP
         self._config = config
@@ -98,7 +102,7 @@ class ControllerClient:
         self._elect_at_ms = 0
         self._info_at_ms = 0
         self._info_again = False
-        """The answer to 1004 that is under way may say what was before."""
+        """True if request 1004 must be sent again: the answer that is on its way may be older than the last change."""
         self._actions: list[CallController] = []
 
     # --- out ------------------------------------------------------------------------------------------------------
@@ -115,7 +119,7 @@ class ControllerClient:
 
     @property
     def last_call_id(self) -> int:
-        """0 before the first call."""
+        """Number of the newest call; 0 before the first one."""
         return self._next_call_id - 1
 
     def _waits_for(self, *codes: RequestCode) -> bool:
@@ -197,7 +201,7 @@ class ControllerClient:
             self._call(RequestCode.CONTROLLER_ELECT_MASTER, ext)
 
     def heartbeat(self, now_ms: int) -> None:
-        """Send one now; the next follows an interval later."""
+        """Send a heartbeat now; the next one follows an interval later."""
         if self.state is not RegistrationState.REGISTERED or self._heartbeat_values().unclean:
             return
         config, heartbeat_values = self._config, self._heartbeat_values()
@@ -219,20 +223,20 @@ class ControllerClient:
         self._call(RequestCode.BROKER_HEARTBEAT, ext)
 
     def ask_replica_info(self) -> None:
-        """Ask 1004 what the set is."""
+        """Ask for the group's set (request 1004), unless such a request is waiting for its answer."""
         if not self._waits_for(RequestCode.CONTROLLER_GET_REPLICA_INFO):
             ext = {**self._group_ext(), "brokerId": str(self.broker_id)}
             self._call(RequestCode.CONTROLLER_GET_REPLICA_INFO, ext)
 
     def group_changed(self) -> None:
-        """Ask 1004 after an unproven notice of a change of the group. Repeated notices cause one question at a time and
-        one more after it."""
+        """Ask for the group's set (request 1004) after an unproven notice of a change. Repeated notices cause one
+        request at a time, and one more after it."""
         self._info_again = self._waits_for(RequestCode.CONTROLLER_GET_REPLICA_INFO)
         if not self._info_again:
             self.ask_replica_info()
 
     def ask_registered(self) -> None:
-        """Ask 1006 who the group's replicas are, and where."""
+        """Ask for the group's registered replicas and their addresses (request 1006)."""
         body = dumps([self._config.broker_name])
         self._call(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, {}, body)
 
@@ -266,13 +270,13 @@ class ControllerClient:
 
     # --- in -------------------------------------------------------------------------------------------------------
     def register_again(self, now_ms: int) -> None:
-        """The controllers do not know this session, or what they were told has changed."""
+        """Register again: the controllers do not know this session, or a registered value has changed."""
         if self.state is RegistrationState.REGISTERED:
             self.state = RegistrationState.REGISTERING
             self._step_at_ms = now_ms
 
     def replied(self, now_ms: int, call_id: int, reply: Command | None) -> RequestCode | None:
-        """Take an answer; returns the code of the request it answers, None if that is not known (any more)."""
+        """Handle an answer; returns the code of its request, None if that request is not known (any more)."""
         code = self._calls.pop(call_id, None)
         if code is RequestCode.CONTROLLER_GET_REPLICA_INFO and self._info_again:
             self.group_changed()
@@ -317,14 +321,14 @@ class ControllerClient:
             self._preferred_id = None
             self._identity.abandon()
             if self.broker_id is not None:
-                self.state = (
-                    RegistrationState.REGISTERING
-                )  # somebody else has this id: `refusal` says so until that changes
+                # another broker has this id: `refusal` says so until that changes
+                self.state = RegistrationState.REGISTERING
         self._refused(now_ms, reply)
 
     def _config_answered(self, now_ms: int, reply: Command) -> None:
-        """Ruling 10: under a controller that elects uncleanly the CP promise cannot be kept, so this replica stays out.
-        Ours never does so to a CP group, whatever the key says; it is known by a key of its own."""
+        """Check the controller's configuration (ruling 10). With a controller that elects unclean masters the CP
+        promise cannot be kept, so this replica does not register. A controller of rmqha never elects an unclean master
+        of a CP group, whatever the key says; it is recognized by a key that only rmqha has."""
         lines = bytes(reply.body).decode(errors="replace").splitlines()
         keys = {key.strip(): value.strip() for key, _, value in (line.partition("=") for line in lines)}
         if keys.get("enableElectUncleanMaster") == "true" and OWN_CONTROLLER_KEY not in keys:
@@ -351,7 +355,7 @@ class ControllerClient:
         self._info_at_ms = now_ms + UNCLEAN_INTERVAL_MS
 
     def _apply_for_same_id(self, now_ms: int) -> None:
-        """The controllers never issued this id, or have forgotten it: apply for the same one (nothing is deleted)."""
+        """Apply for the same id again: the controllers never issued it, or have forgotten it. Nothing is deleted."""
         assert self.broker_id is not None, "only a replica with an id registers"
         self._identity.begin(self.broker_id, self._check_code(now_ms, self.broker_id))
         self.state = RegistrationState.APPLYING

@@ -1,4 +1,5 @@
-"""A group as a controller's answer tells it: the one parser for the answers to 904, 1002, 1003, 1004 and notice 1008.
+"""A broker group as a controller's answer describes it: the one parser of answers to 904, 1002, 1003 and 1004, and of
+notice 1008.
 
 Source: formats.md §14.2; masterHaAddress, totalReplicas, drainedIds, registered and uncleanEpoch are ours.
 """
@@ -20,8 +21,8 @@ MAX_BROKER_ID = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """A controller's answer about a group. `master_id` None: the group has no master. `members` None: the answer did
-    not show the set."""
+    """State of a group in one answer. `master_id` None: the group has no master. `members` None: the answer does not
+    contain the set."""
 
     master_id: BrokerId | None
     master_address: str
@@ -35,13 +36,13 @@ class GroupInfo:
     drained_ids: Members = ()
     """Replicas that an operator keeps out of the set; ours."""
     registered: str = ""
-    """Every replica and its addresses (`rmqha.ha.stream.registered`); ours."""
+    """Every replica and its addresses, encoded (`rmqha.ha.stream.registered`); ours."""
     unclean_epoch: Epoch = NO_EPOCH
     """The newest epoch whose master may lack what was acknowledged before it was elected; 0 if none is known. Ours."""
 
 
 def parse_group_info(command: Command) -> GroupInfo | None:
-    """None if the command shows nothing of a group (a bare answer of a Java controller, say).
+    """The group that a command describes; None if it describes none (for example a Java controller's empty answer).
 
     Raises RemoteProtocolError for values that are not what the protocol says.
     """
@@ -58,7 +59,7 @@ def _parse(command: Command) -> GroupInfo | None:
     master_id = _number(ext.get("masterBrokerId") or -1, MAX_BROKER_ID)
     members, set_epoch = _set_of(command)
     total, elected_unclean = ext.get("totalReplicas"), ext.get("electedUnclean") == "true"
-    # controllers of the release before tell it of the present epoch alone
+    # controllers of the previous release send it only for the current epoch
     unclean_epoch = ext.get("uncleanEpoch") or (ext["masterEpoch"] if elected_unclean else 0)
     return GroupInfo(
         master_id=BrokerId(master_id) if master_id > 0 else None,
@@ -96,7 +97,7 @@ def _set_of(command: Command) -> tuple[Members | None, int]:
 
 
 def _number(value: str | int, most: int = MAX_EPOCH) -> int:
-    """Raises ValueError for one that no replica could keep."""
+    """Parse a number from −1 to `most`. Raises ValueError for anything else."""
     found = int(value)
     if not -1 <= found <= most:
         raise ValueError(f"{str(value)[:40]} is out of range")

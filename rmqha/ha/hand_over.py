@@ -1,10 +1,10 @@
 """Master's side of a directed switch (ruling 18): refuse sends until the target holds the whole log, then answer. Pure.
 
-    idle ──request 52012──▶ waiting ──the target holds all──▶ told ──elected, or RESUME_AFTER_MS──▶ idle
+    idle ──request 52012──▶ waiting ──the target holds all──▶ answered ──elected, or RESUME_AFTER_MS──▶ idle
                                └──time-out, cancelled, another request, demoted──▶ idle
 
-Every state but idle refuses messages with SERVICE_NOT_AVAILABLE. Each way back to idle is bounded in time, so a
-controller that dies in between costs at most that.
+In every state but idle, sends are refused with SERVICE_NOT_AVAILABLE. Each way back to idle is bounded in time, so a
+controller that dies meanwhile stops the sends for at most that time.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class _Waiting:
 
     @property
     def urgent_at_ms(self) -> int:
-        """Time (ms) from which it no longer waits for sends that other members have not acknowledged: the role change
-        answers them, and the target holds their records."""
+        """Time (ms) after which sends without the other members' acknowledgements are not waited for any more: the role
+        change answers them, and the target holds their records."""
         return self.begun_ms + (self.until_ms - self.begun_ms) // 2
 
 
@@ -61,17 +61,17 @@ class HandOver:
     def advance(
         self, now_ms: int, own_max: PhyOffset, target_ack: PhyOffset | None, waiting_count: int
     ) -> list[HandedOver]:
-        """Answer the request if the target holds the whole log, or time is over. `target_ack`: offset that the target
-        has acknowledged in this epoch, None if it is not connected. `waiting_count`: number of sends that wait for
-        acknowledgement; a role change would fail them, and their clients would send again."""
+        """Answer the request if the target holds the whole log, or if the time-out is over. `target_ack`: offset that
+        the target has acknowledged in this epoch, None if it is not connected. `waiting_count`: number of sends that
+        wait for acknowledgement; a role change would fail them, and their clients would send again."""
         waiting = self._waiting
         if waiting is None:
             return []
         if waiting.is_answered:
             return self.end("") if now_ms >= waiting.until_ms else []
         waiting.is_urgent = now_ms >= waiting.urgent_at_ms
-        level = target_ack is not None and target_ack >= own_max
-        if level and (not waiting_count or waiting.is_urgent):
+        has_all = target_ack is not None and target_ack >= own_max
+        if has_all and (not waiting_count or waiting.is_urgent):
             waiting.is_answered, waiting.until_ms = True, now_ms + RESUME_AFTER_MS
             return [HandedOver(waiting.token, "", own_max)]
         if now_ms < waiting.until_ms:

@@ -23,7 +23,7 @@ from rmqha.wire.state.replica_state import ReplicaState
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """Nothing has been heard of the group. `epoch` is the highest that this replica has accepted."""
+    """Role before the first news of the group. `epoch` is the highest that this replica has accepted."""
 
     role: ClassVar[Role] = Role.STARTING
     epoch: Epoch
@@ -33,7 +33,7 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class Slave:
-    """The role of a slave. `master_id` None: it follows no master, for the disk has not taken the newest epoch."""
+    """Slave of master `master_id`; None: of no master, because the newest epoch could not be written to the disk."""
 
     role: ClassVar[Role] = Role.SLAVE
     epoch: Epoch
@@ -43,8 +43,8 @@ class Slave:
 
 @dataclass(frozen=True, slots=True)
 class Promoting:
-    """Master of `epoch`, whose first byte is at `start_offset`. It serves once its log is committed and dispatched up
-    to `opens_at`, where the log ended when it was taken over."""
+    """New master of `epoch`, whose first byte is at `start_offset`. It serves clients once its log is committed and
+    dispatched up to `opens_at`, the end of the log at the role change."""
 
     role: ClassVar[Role] = Role.PROMOTING
     epoch: Epoch
@@ -59,6 +59,8 @@ class Promoting:
 
 @dataclass(frozen=True, slots=True)
 class Master:
+    """Master that serves clients; fields as in `Promoting`."""
+
     role: ClassVar[Role] = Role.MASTER
     epoch: Epoch
     master_id: BrokerId
@@ -77,6 +79,7 @@ TRANSITIONS: Mapping[Role, frozenset[Role]] = {
 
 
 def check_transition(before: RoleState, after: RoleState) -> None:
+    """Assert that a role change is legal: in TRANSITIONS, never to an older epoch, one mastership for each epoch."""
     assert after.role in TRANSITIONS[before.role], f"{before} cannot become {after}"
     assert after.epoch >= before.epoch, f"epoch {after.epoch} after {before.epoch}: {before} cannot become {after}"
     if isinstance(before, Promoting | Master):
@@ -87,8 +90,8 @@ def check_transition(before: RoleState, after: RoleState) -> None:
 
 
 class RoleHolder:
-    """Holder of a replica's role. `role`, `is_master`, `epoch` and `master_address` follow from the role's state; each
-    send reads them."""
+    """Base of both replicas: the role's state, and what follows from it as plain attributes, as each send reads
+    them."""
 
     def __init__(self, epoch: Epoch) -> None:
         self._show(Starting(epoch))
@@ -101,7 +104,7 @@ class RoleHolder:
         self._in: RoleState = state
         self.role = state.role
         self.is_master = isinstance(state, Promoting | Master)
-        """True with the mastership, even if it does not serve yet."""
+        """True for MASTER and PROMOTING, so also before it serves clients."""
         self.epoch = state.epoch
         self.master_address = state.master_address
 
@@ -116,7 +119,7 @@ class ReplicaMachine(Protocol):
     epoch: Epoch
     master_address: str
     disk_refusal: str
-    """The reason for which the disk takes no more sends; the shell looks at it."""
+    """Reason why the disk takes no more sends, "" if it does; set by the shell."""
 
     # --- time -----------------------------------------------------------------------------------------------------
     def start(self, now_ms: int) -> None: ...
@@ -170,13 +173,13 @@ class ReplicaMachine(Protocol):
 
     def limit_copies(self, bytes_per_second: int) -> None: ...
 
-    # --- look -----------------------------------------------------------------------------------------------------
+    # --- state ----------------------------------------------------------------------------------------------------
     def other_members(self) -> tuple[BrokerId, ...] | None: ...
 
     def slave_acks(self) -> list[tuple[BrokerId, PhyOffset]]: ...
 
     def slave_ends(self) -> dict[int, int]:
-        """Offsets up to which each slave of this master may serve reads, by id."""
+        """End offset up to which each slave of this master may serve reads, by id."""
         ...
 
     def holders(self, phy_offset: PhyOffset) -> list[str]: ...
@@ -195,17 +198,17 @@ class ReplicaMachine(Protocol):
 
     @property
     def is_writing(self) -> bool:
-        """A change of the log is being made elsewhere, for the disk takes its time: nothing else may look at it."""
+        """True while a thread waits for the disk to finish a change of the log: nothing else may use the log."""
         ...
 
     @property
     def seeks_master(self) -> bool:
-        """A slave that learns who its master is by registering with name servers."""
+        """True for a slave that learns its master's address by registering with name servers."""
         ...
 
     @property
     def is_listed_unaligned(self) -> bool:
-        """Name servers list it as slave before it follows its master."""
+        """True if name servers list it as a slave before it follows its master."""
         ...
 
     @property
@@ -234,7 +237,7 @@ class ReplicaMachine(Protocol):
 
 
 def common_state(replica: ReplicaMachine, config: BrokerConfig, log: ReplicaLog, now_ms: int) -> ReplicaState:
-    """The part of request 52000's answer that both kinds of replicas tell alike."""
+    """Part of the answer to request 52000 that both kinds of replicas have."""
     admitted, why_not = replica.admission(now_ms)
     return ReplicaState(
         cluster_name=config.broker_cluster_name,

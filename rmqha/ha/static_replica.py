@@ -3,8 +3,9 @@
     STARTING ──brokerRole=SLAVE──▶ SLAVE
         └──ASYNC_MASTER, SYNC_MASTER──▶ PROMOTING ──queues hold the log──▶ MASTER
 
-No controller, no SyncStateSet, no epochs of its own: consumers see what the master has appended, and SYNC_MASTER waits
-for so many slaves as are near, whichever they are. It answers to the same calls as `rmqha.ha.replica.Replica`.
+There is no controller, no SyncStateSet and no new epoch. Consumers see what the master has appended. A SYNC_MASTER
+waits for inSyncReplicas − 1 slaves, any of those that are close enough. It has the same methods as
+`rmqha.ha.replica.Replica` (`rmqha.ha.machine.ReplicaMachine`).
 """
 
 from __future__ import annotations
@@ -27,19 +28,21 @@ from rmqha.wire.command import Command
 from rmqha.wire.state.replica_state import ReplicaState, SlaveState
 
 MAX_CONNECTION_COUNT = 16
-"""Slaves and those that have not reported yet; more are closed at once."""
+"""Most connections, of slaves and of peers that have not reported yet; more are closed at once."""
 STOP_AFTER_MS = 3000
-"""A stopping master waits so long for its slaves to have everything."""
+"""Longest time (ms) for which a stopping master waits until its slaves hold the whole log."""
 NO_CONTROLLER = "this broker belongs to a static group (enableControllerMode=false)"
 
 
 class StaticReplica(RoleHolder):
+    """Replica of a group without controllers. Implements `ReplicaMachine`."""
+
     def __init__(self, config: BrokerConfig, log: ReplicaLog, tracer: Tracer) -> None:
         self._config = config
         self._log = log
         self._tracer = tracer
         last = log.epochs.last
-        # of the time before this group became static, if there was one: name servers must not take it for older
+        # the epoch of the time before the group became static: with a lower one, name servers would ignore this broker
         super().__init__(Epoch(max(log.highest_epoch, last.epoch if last else 0)))
         self._connections: dict[int, LegacyHaConnection] = {}
         self._client = LegacyHaClient(config, log, tracer)
@@ -49,7 +52,7 @@ class StaticReplica(RoleHolder):
         self._stop_waited = False
         self._disk_problem = ""
         self.disk_refusal = ""
-        """The reason why the disk takes no more sends; the shell looks at it."""
+        """Reason why the disk takes no more sends, "" if it does; set by the shell."""
         self._actions: list[Action] = []
 
     # --- time -----------------------------------------------------------------------------------------------------
@@ -92,14 +95,15 @@ class StaticReplica(RoleHolder):
         return min((item for item in due if item is not None), default=None)
 
     def actions(self) -> list[Action]:
-        """Take what has accumulated; call after every input and perform in order."""
+        """Take the accumulated actions; called after every input. The shell performs them in order."""
         actions, self._actions = self._actions, []
         return actions
 
     # --- who the master is ----------------------------------------------------------------------------------------
     def master_discovered(self, now_ms: int, master_address: str, ha_address: str) -> None:
-        """A name server's answer to a slave's registration; "" for what it does not know. haMasterAddress comes first
-        where it is set; the broker address, by which tables are pulled, is always the name server's."""
+        """Handle a name server's answer to a slave's registration; "" for an address that it does not know. The HA
+        address of the configuration (haMasterAddress) wins; the broker address, from which tables are pulled, is
+        always the name server's."""
         if self.role is not Role.SLAVE or not master_address:
             return
         if master_address != self.master_address:
@@ -113,14 +117,14 @@ class StaticReplica(RoleHolder):
         raise AssertionError("a static replica asks no controller")
 
     def role_notified(self, now_ms: int, command: Command) -> None:
-        """A controller that still knows the address of this broker has no say here."""
+        """Ignore and trace the notice of a controller that still knows the address of this broker."""
         self._tracer.event("role_notice_ignored", reason=NO_CONTROLLER)
 
     def role_notified_unproven(self, now_ms: int) -> None:
         self._tracer.event("role_notice_ignored", reason=NO_CONTROLLER)
 
     def disk_probed(self, now_ms: int, problem: str, *, hangs: bool = False) -> None:
-        """The disk probe's finding, "" for none. There is nobody to hand over to: sends go on as long as they can."""
+        """Note the disk probe's finding, "" for none. No other replica can take over, so sends continue."""
         if problem != self._disk_problem:
             self._disk_problem = problem
             self._tracer.event("disk_problem" if problem else "disk_well", reason=problem)
@@ -149,7 +153,7 @@ class StaticReplica(RoleHolder):
             self._settle(now_ms)
 
     def _perform(self, actions: list[Action]) -> None:
-        """Hand on a connection's actions; forget it when it closes itself."""
+        """Add a connection's actions to the output; remove the connection when it closes itself."""
         for action in actions:
             if isinstance(action, CloseHa):
                 self._connections.pop(action.conn_id, None)
@@ -204,7 +208,7 @@ class StaticReplica(RoleHolder):
 
     @property
     def _needed_slaves(self) -> int:
-        """Slaves that must hold a record before SEND_OK."""
+        """Number of slaves that must hold a record before SEND_OK."""
         return max(2, self._config.in_sync_replicas) - 1 if self._config.broker_role == "SYNC_MASTER" else 0
 
     def wait(self, now_ms: int, end_offset: PhyOffset, token: Token) -> None:
@@ -239,40 +243,41 @@ class StaticReplica(RoleHolder):
 
     # --- leaving --------------------------------------------------------------------------------------------------
     def stopping(self, now_ms: int) -> None:
-        """SIGTERM: refuse new sends; slaves get what they lack, for a while."""
+        """SIGTERM: refuse new sends; slaves get the rest of the log, for STOP_AFTER_MS at most."""
         if self._stopping_at_ms is None:
             self._stopping_at_ms = now_ms
             self._settle(now_ms)
 
     @property
     def may_stop(self) -> bool:
-        """True once nobody waits and every slave that is connected holds everything."""
-        level = all(item.lag_bytes == 0 for item in self._connections.values())
-        return not self.is_master or self._stop_waited or (not len(self._acks) and level)
+        """True once no send waits and every connected slave holds the whole log, or after STOP_AFTER_MS."""
+        have_all = all(item.lag_bytes == 0 for item in self._connections.values())
+        return not self.is_master or self._stop_waited or (not len(self._acks) and have_all)
 
-    # --- look -----------------------------------------------------------------------------------------------------
+    # --- state ----------------------------------------------------------------------------------------------------
     def slave_acks(self) -> list[tuple[BrokerId, PhyOffset]]:
-        """Offset up to which each slave that is being sent the log holds it. The protocol does not name them: they
-        count from 1."""
+        """Acknowledged offset of each slave that has reported one. The protocol does not identify slaves: they are
+        numbered from 1."""
         known = [item.acked_offset for item in self._connections.values() if item.acked_offset is not None]
         return [(BrokerId(number), offset) for number, offset in enumerate(known, 1)]
 
     def slave_ends(self) -> dict[int, int]:
-        """Ends of the slaves' logs. Slaves of a static group are not identified, so all have the lowest end."""
+        """End offset up to which each slave may serve reads: the lowest of all, as slaves are not identified."""
         acks = dict(self.slave_acks())
         return dict.fromkeys(acks, min(acks.values(), default=0))
 
     def may_follow_tables(self, epoch: int) -> bool:
-        """A static group has no epochs."""
+        """True on the master: a static group has no epochs to compare."""
         return self.is_master
 
     def holders(self, phy_offset: PhyOffset) -> list[str]:
-        """Addresses of the replicas that have the record there: nobody tells a master where its slaves are."""
+        """Addresses of other replicas that have the record at `phy_offset`: of a slave its master; of a master none, as
+        it does not know its slaves' broker addresses."""
         return [] if self.is_master or not self.master_address else [self.master_address]
 
     @property
     def seeks_master(self) -> bool:
-        """A slave that does not follow: it learns the master's address by registering."""
+        """True for a slave that does not follow: it learns the master's address by registering."""
         return not self.is_master and not self.is_following
 
     @property
@@ -283,7 +288,7 @@ class StaticReplica(RoleHolder):
 
     @property
     def hands_over(self) -> bool:
-        """There is nobody to hand over to."""
+        """False: a static group has no other replica to hand over to."""
         return False
 
     @property
@@ -301,19 +306,19 @@ class StaticReplica(RoleHolder):
 
     @property
     def unacknowledged_bytes(self) -> int:
-        """Bytes of the log that are not acknowledged, as `Replica` has them."""
+        """Bytes at the end of a master's log that are not acknowledged, as in `Replica`."""
         if not self.is_master:
             return 0
         return self._log.max_phy_offset - (self._releasable or self._log.confirm_offset)
 
     @property
     def ack_waits(self) -> AckQueue:
-        """The sends that wait; to read only."""
+        """Waiting acknowledgements; read only."""
         return self._acks
 
     @property
     def is_writing(self) -> bool:
-        """No epoch begins and no fork is cut here: only half a record goes, before a connection."""
+        """False: no epoch begins and no fork is cut here. Only an incomplete record is cut, before a connection."""
         return False
 
     @property
@@ -325,15 +330,15 @@ class StaticReplica(RoleHolder):
         return ()
 
     def limit_copies(self, bytes_per_second: int) -> None:
-        """A static group has no set that tells who is copying: nobody is held back."""
+        """Ignore the limit: it is for slaves outside of the set, and a static group has no set."""
 
     @property
     def copy_left_bytes(self) -> int:
-        """A master of a static group does not say where its log ends."""
+        """0: the protocol does not contain the end of the master's log."""
         return 0
 
     def state(self, now_ms: int) -> ReplicaState:
-        """Everything, for request 52000 and `rmqha status`."""
+        """State of the replica, for request 52000 and `rmqha status`."""
         state = common_state(self, self._config, self._log, now_ms)
         state.ha_mode, state.broker_role = "static", self._config.broker_role
         state.master_id, state.controller = MASTER_ID, "none"

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from rmqha.model.offset import BrokerId
 
 Members = tuple[BrokerId, ...]
-"""Sorted, without duplicates."""
+"""Ids of replicas, sorted, without duplicates."""
 
 
 def as_members(ids: Iterable[int]) -> Members:

@@ -1,9 +1,10 @@
-"""The master's one owner of the SyncStateSet: who joins, who leaves, and what is asked of the controller.
+"""The manager of the master's SyncStateSet: which replicas join and leave, and the alter requests to the controller.
 
-Join: acked ≥ the confirm offset and ≥ where the log ended when this mastership began, for as long as the FlapGuard asks
-of one that comes and goes. Leave: disconnected for DISCONNECT_GRACE_MS, not caught up for haMaxTimeSlaveNotCatchup,
-further behind than haMaxGapNotInSync, or owing bytes without any new ack for haAckStallBoundMs. All who leave at one
-look leave in one request (apache/rocketmq PR 9897).
+A slave joins when it has acked the confirm offset and the end that the log had when this mastership began. If it has
+often left the set, it must keep that up for a time (`FlapGuard`). A member leaves when it is disconnected for
+DISCONNECT_GRACE_MS, not caught up for haMaxTimeSlaveNotCatchup, further behind than haMaxGapNotInSync, or lacks bytes
+and sends no new ack for haAckStallBoundMs. All members that must leave at one check leave in one request
+(apache/rocketmq PR 9897).
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ LOST_RETRY_MS = 500
 
 
 LeaveCause = Literal["disconnected", "too_far_behind", "not_level", "no_acks", "controllers"]
-"""The reason why a member left the set, one word for metrics; `controllers`: not by this master's wish."""
+"""Reason why a member left the set, as a label of metrics; `controllers`: they removed it without this master's
+request."""
 LEAVE_CAUSES: tuple[LeaveCause, ...] = get_args(LeaveCause)
 
 
 class PendingRemoval(NamedTuple):
-    """Time and reason of a member's leave from the set, unless something changes."""
+    """Time and reason at which a member will leave the set, unless something changes."""
 
     at_ms: int
     cause: LeaveCause
@@ -52,6 +54,8 @@ class PendingRemoval(NamedTuple):
 
 
 class SyncStateSetManager:
+    """Owner of the SyncStateSet of one master."""
+
     def __init__(
         self,
         config: BrokerConfig,
@@ -60,19 +64,19 @@ class SyncStateSetManager:
         tracer: Tracer,
         may_join: Callable[[BrokerId], bool],
     ) -> None:
-        """`may_join`: a condition on newcomers that is not the log's."""
+        """`may_join`: further condition for a slave to join, beside that on its log."""
         self.state = SyncStateSet()
         self.total_replicas = config.total_replicas
-        """Number of replicas by the controller's word, the configured number before that."""
+        """Number of replicas as the controllers have it; before their first answer the configured one."""
         self._config = config
         self._log = log
         self._controller = controller
         self._tracer = tracer
         self._leave_causes: dict[BrokerId, LeaveCause] = {}
-        """The reason why the last proposal leaves members out."""
+        """Reason for each member that the last proposal removes."""
         self._may_join = may_join
         self.drained_ids: Members = ()
-        """Replicas that the controllers let into no set."""
+        """Replicas that an operator keeps out of the set."""
         self._own_id = BrokerId(0)
         self._epoch = Epoch(0)
         self._inherited_end = PhyOffset(0)
@@ -95,7 +99,7 @@ class SyncStateSetManager:
         *,
         resumed: bool,
     ) -> None:
-        """This replica has become master of `epoch` with `members` as the controller's set.
+        """Begin the mastership of `epoch` with `members` as the controller's set.
 
         `resumed`: it was master of this epoch before a restart, whose last requests may still reach the controller.
         Until the set epoch has moved nothing is committed in CP.
@@ -136,12 +140,12 @@ class SyncStateSetManager:
         return list(acks.values())
 
     def all_caught_up(self, connections: Iterable[HaConnection]) -> bool:
-        """Every other member of the union holds our whole log."""
+        """True if every other member of the union holds the whole log."""
         own_max = self._log.max_phy_offset
         return all(ack is not None and ack >= own_max for ack in self.member_acks(connections))
 
     def members_state(self, now_ms: int, connections: Iterable[HaConnection]) -> list[SetMember]:
-        """Each other member of the union, what it has acknowledged, when it leaves if nothing changes."""
+        """State of each other member of the union, with the time at which it leaves if nothing changes."""
         connected = self._connected(connections)
         rows = []
         for member in self.state.union:
@@ -168,7 +172,7 @@ class SyncStateSetManager:
         return [member for member in self.state.union if member != self._own_id and member not in connected]
 
     def close_enough_count(self, now_ms: int, connections: Iterable[HaConnection]) -> int:
-        """Other members of the union that are connected and give no cause to leave it."""
+        """Number of other members of the union that are connected and have no reason to leave it."""
         connected = self._connected(connections)
         return sum(
             1
@@ -178,7 +182,7 @@ class SyncStateSetManager:
 
     # --- joining and leaving --------------------------------------------------------------------------------------
     def maintain(self, now_ms: int, connections: Iterable[HaConnection]) -> None:
-        """Look who should be in the set, and propose that if it differs and no change is in flight."""
+        """Compute the wanted set, and propose it if it differs and no change is in flight."""
         connected = self._connected(connections)
         for member, item in connected.items():
             self._seen_at_ms[member] = now_ms
@@ -221,11 +225,11 @@ class SyncStateSetManager:
         return as_members([*ids, *(member for member, at_ms in joins.items() if at_ms <= now_ms)])
 
     def _current(self) -> Members:
-        """Confirmed, and not left out while no controller answers (AP)."""
+        """Confirmed members, without those that were removed locally while no controller answers (AP)."""
         return tuple(member for member in self.state.confirmed if member in self.state.union)
 
     def _enough_count(self) -> int:
-        """Members with which sends are taken and acknowledged."""
+        """Number of members that is enough for sends to be accepted and acknowledged."""
         config = self._config
         if config.mode is HaMode.CP:
             return self.majority
@@ -253,7 +257,7 @@ class SyncStateSetManager:
         return min(slow, silent)
 
     def held_back(self, now_ms: int) -> dict[BrokerId, int]:
-        """Slaves that could join but must stay fit for longer first, as they came and went: when each may."""
+        """Time (ms) at which each slave may join that could join now but has left the set too often."""
         joins = self._flaps.joins_at_ms(now_ms, needed=len(self._current()) < self._enough_count())
         return {member: at_ms for member, at_ms in joins.items() if at_ms > now_ms}
 
@@ -262,7 +266,7 @@ class SyncStateSetManager:
         return removal is not None and removal.at_ms <= now_ms
 
     def _limit_joining(self, wanted: Members) -> Members:
-        """Add one newcomer at a time after a refusal: one that the controller does not know must not block the rest."""
+        """Add one replica at a time after a refusal: one that the controller does not know must not block the rest."""
         new = [member for member in wanted if member not in self.state.confirmed]
         if self._refusal_count == 0 or len(new) < 2:
             return wanted
@@ -275,7 +279,7 @@ class SyncStateSetManager:
 
     # --- answers --------------------------------------------------------------------------------------------------
     def replied(self, now_ms: int, call_id: int, reply: Command | None) -> None:
-        """The answer to 1001. Raises RemoteProtocolError if a success cannot be read."""
+        """Handle the answer to 1001. Raises RemoteProtocolError if a success cannot be read."""
         if call_id != self._alter_call_id:
             return
         self._alter_call_id = None
@@ -308,7 +312,7 @@ class SyncStateSetManager:
         self._controller.ask_replica_info()
 
     def shown(self, now_ms: int, members: Members, set_epoch: int) -> None:
-        """Any answer that shows the controller's set."""
+        """Handle the controller's set in any other answer."""
         if self._decided(now_ms, members, set_epoch, answered=False) and not self.state.blind:
             self._alter_call_id = None
             self._alter_at_ms = now_ms
@@ -323,7 +327,7 @@ class SyncStateSetManager:
         return True
 
     def _tell(self, before: Members, after: Members, *, confirmed: bool) -> None:
-        """Trace the set. `confirmed` False: the controllers do not know of it yet (AP)."""
+        """Trace a change of the set. `confirmed` False: the controllers do not know of it yet (AP)."""
         joined = [member for member in after if member not in before]
         left = {str(member): self._leave_causes.get(member, "controllers") for member in before if member not in after}
         if joined or left:
@@ -336,7 +340,7 @@ class SyncStateSetManager:
                 self._flaps.left(now_ms, member)
 
     def deadline_ms(self) -> int:
-        """The set is looked at again after CHECK_INTERVAL_MS, or when a change may be proposed."""
+        """Time (ms) of the next check: after CHECK_INTERVAL_MS, or when a change may be proposed."""
         return max(self._checked_at_ms + CHECK_INTERVAL_MS, self._alter_at_ms)
 
 
@@ -345,7 +349,7 @@ FREE_COUNT = 2
 HOLD_FIRST_MS = 1000
 HOLD_MAX_MS = 10_000
 HOLD_NEEDED_MAX_MS = 1000
-"""While the set is too small for sends nobody is held back for longer."""
+"""Longest delay (ms) of a slave without which the set is too small for sends."""
 MAX_LEAVES_PER_WINDOW = 12
 """Consequence of these numbers: no slave leaves the set more often within WINDOW_MS, as long as it is not needed."""
 
@@ -362,12 +366,12 @@ class FlapGuard:
         self._fit_since_ms: dict[BrokerId, int] = {}
 
     def left(self, now_ms: int, member: BrokerId) -> None:
-        """Note that `member` is no longer in the set."""
+        """Note that `member` has left the set."""
         moments = self._left_at_ms.setdefault(member, deque(maxlen=MAX_LEAVES_PER_WINDOW))
         moments.append(now_ms)
 
     def fit(self, now_ms: int, members: Iterable[BrokerId]) -> None:
-        """These are outside the set and could join it now; called at every look, with all of them."""
+        """Note the slaves that are outside the set and could join it now; called at every check, with all of them."""
         self._fit_since_ms = {member: self._fit_since_ms.get(member, now_ms) for member in members}
 
     def hold_ms(self, now_ms: int, member: BrokerId) -> int:

@@ -1,12 +1,12 @@
 """Admission to a master's HA port: acks count only of replicas that the controllers have registered. Machine.
 
     CONNECTED ──handshake of a replica registered at this host──▶ admitted
-        │ any other handshake: the controllers are asked, and the system what names stand for
+        │ any other handshake: the controllers are asked for the registrations, and host names are resolved
         ▼
-    ASKING ──it is registered here──▶ admitted          it is not, or nobody answers in time ──▶ refused
+    ASKING ──it is registered here──▶ admitted          it is not, or no answer comes in time ──▶ refused
 
-Who waits here is sent nothing and counts for nothing. A true replica whose registration this master has not heard of
-yet waits for one round trip; the oldest is pushed out when too many wait.
+A pending connection is sent nothing, and its acks do not count. A registered replica that this master does not know
+yet waits for one round trip to the controllers. When too many wait, the oldest is closed.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ WAIT_MS = 3000
 """Time (ms) for which a peer may wait for admission."""
 MAX_WAITING_COUNT = 16
 MAX_WAITING_BYTES = 256
-"""Most bytes of one pending connection: a handshake, and perhaps the first acks."""
+"""Most bytes that one pending connection may send: a handshake, and perhaps the first acks."""
 ASK_INTERVAL_MS = 200
-"""Between two questions to the controllers, however many connect."""
+"""Least time (ms) between two queries to the controllers, however many peers connect."""
 TRACE_INTERVAL_MS = 1000
 
 
 @dataclass(slots=True)
 class PendingConnection:
+    """HA connection of a peer that is not admitted yet. `data`: bytes that it has sent."""
+
     conn_id: int
     peer: str
     claim: HaClaim | None
@@ -47,10 +49,12 @@ class PendingConnection:
     data: bytes = b""
     broker_id: BrokerId | None = None
     query: int = 0
-    """Number of the first query to the controllers that was put after the handshake: its answer decides."""
+    """Number of the first query to the controllers that was sent after the handshake: its answer decides."""
 
 
 class HaAdmission:
+    """Admission of the connections of one master."""
+
     def __init__(self, config: BrokerConfig, controller: ControllerClient, tracer: Tracer) -> None:
         self.refused_count = 0
         self._broker_name = config.broker_name
@@ -58,7 +62,7 @@ class HaAdmission:
         self._tracer = tracer
         self._registered = RegisteredReplicas()
         self._waiting: dict[int, PendingConnection] = {}
-        """In the order of arrival."""
+        """Pending connections by number, in the order of arrival."""
         self._admitted: dict[int, PendingConnection] = {}
         """Connections that have been admitted."""
         self._newest_query = 0
@@ -85,7 +89,7 @@ class HaAdmission:
         self._admitted.pop(conn_id, None)
 
     def received(self, now_ms: int, conn_id: int, data: Buffer) -> list[PendingConnection]:
-        """Connections that may come in, each with the bytes that it has sent."""
+        """Handle bytes of a pending connection; returns the connections that are admitted by it."""
         item = self._waiting.get(conn_id)
         if item is None:
             return []
@@ -116,14 +120,15 @@ class HaAdmission:
 
     # --- what the controllers say -----------------------------------------------------------------------------------
     def registrations_received(self, now_ms: int, registered: str) -> list[PendingConnection]:
-        """The field `registered` of any answer. Who may come in. Raises RemoteProtocolError."""
+        """Handle the field `registered` of an answer; returns the connections that are admitted by it. Raises
+        RemoteProtocolError."""
         if not self._registered.update(registered):
             return []
         self._check_admitted(now_ms)
         return self._admit_registered()
 
     def address_of(self, broker_id: BrokerId) -> str:
-        """Address at which this replica takes requests by the controllers' word; "" if they have not said."""
+        """Broker address of a registered replica; "" if it is not known."""
         return next(iter(self._registered.replicas.get(broker_id, ())), "")
 
     def addresses_beside(self, broker_id: BrokerId | None) -> list[str]:
@@ -131,8 +136,8 @@ class HaAdmission:
         return [self.address_of(other) for other in self._registered.replicas if other != broker_id]
 
     def _check_admitted(self, now_ms: int) -> None:
-        """The table has changed: a replica that was removed, or is elsewhere now, is believed no longer. What names
-        stand for is looked up for newcomers only."""
+        """Close the admitted connections of replicas that were removed or have another address now. Host names are
+        resolved again for new connections only."""
         for item in list(self._admitted.values()):
             assert item.broker_id is not None
             by_name = item.claim is None and any(map(is_host_name, self._registered.hosts(item.broker_id)))
@@ -153,7 +158,7 @@ class HaAdmission:
             self._controller.ask_registered()
 
     def answered(self, now_ms: int, reply: Command | None) -> list[PendingConnection]:
-        """The answer to 1006. Raises RemoteProtocolError."""
+        """Handle the answer to 1006; returns the connections that are admitted. Raises RemoteProtocolError."""
         self._is_asking = False
         if reply is None or reply.code != ResponseCode.SUCCESS:
             return []
@@ -170,7 +175,8 @@ class HaAdmission:
         return admitted
 
     def resolved(self, now_ms: int, numbers: Mapping[str, tuple[str, ...]]) -> list[PendingConnection]:
-        """The answer to ResolveHosts; names that stand for nothing may be left out."""
+        """Handle the addresses of the names in ResolveHosts; returns the connections that are admitted. A name without
+        an address may be left out."""
         self._registered.resolved = {name: numbers.get(name, ()) for name in self._resolving}
         self._resolving = ()
         admitted = self._admit_registered()
@@ -188,7 +194,8 @@ class HaAdmission:
         return pending
 
     def _refuse_unregistered(self, now_ms: int) -> None:
-        """Turn away those that the newest answer does not know; later ones wait for the next."""
+        """Refuse the connections that the newest answer does not allow; those that came after its query wait for the
+        next answer."""
         for item in list(self._waiting.values()):
             if item.broker_id is not None and item.query <= self._newest_query:
                 self._refuse(now_ms, item, self._refusal_of(item))
@@ -205,7 +212,7 @@ class HaAdmission:
             self._tracer.event("ha_refused", peer=item.peer, broker_id=item.broker_id, reason=reason)
 
     def close(self, reason: str) -> list[Action]:
-        """This replica is no master any more."""
+        """Close all pending connections: this replica is no longer the master."""
         closed: list[Action] = [CloseHa(conn_id, reason) for conn_id in self._waiting]
         self._waiting.clear()
         self._admitted.clear()

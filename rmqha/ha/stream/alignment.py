@@ -14,6 +14,8 @@ from rmqha.model.offset import OPEN_END, Epoch, PhyOffset
 
 
 class AlignmentVerdict(Enum):
+    """Action of a slave on its own log before it copies the master's."""
+
     FOLLOW = "follow"
     """Cut to `end_offset` (often the own max), then follow."""
     RESTART = "restart"
@@ -24,6 +26,8 @@ class AlignmentVerdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
+    """Decision about a slave's log. `end_offset`: where it goes on; `cut_bytes`: bytes of its log that are removed."""
+
     verdict: AlignmentVerdict
     case: str
     end_offset: PhyOffset
@@ -32,12 +36,12 @@ class Alignment:
     same_epoch_other_start_count: int = 0
     """Entries that break "one leader per epoch"; counted and logged, never followed."""
     fork_offset: PhyOffset | None = None
-    """Start of the bytes that the slave has and the master has others for, or none: they would go. None if none do."""
+    """Start of the slave's bytes that the master does not have: following would remove them. None if there are none."""
 
 
 def consistent_point(slave: EpochHistory, slave_max: PhyOffset, master: EpochHistory) -> PhyOffset | None:
-    """Offset up to which both logs are the same: the smaller end of the newest entry that both have with the same
-    start.
+    """Find the consistent point: search backwards from the newest epoch for an entry that both histories have with the
+    same start, and take the smaller of its two ends.
 
     The slave's last entry ends at `slave_max`; a current master's last entry never ends. None without a common entry.
     Example: master {6:200, 7:1200, 8:2500}, slave {6:200, 7:1200, 8:2250} with max 2500 → 2250: epoch 7 matches and
@@ -67,10 +71,10 @@ def align(
     """Decide how the slave goes on. With `keep_confirmed` (CP) nothing below the slave's own confirm offset is ever cut
     (ruling 4). The master's min is not in the handshake: its first epoch's start bounds it from below.
 
-    A slave none of whose bytes was ever confirmed has nothing to protect: a fork at the very start of the log (a first
-    master that died before its first record was replicated) is no 3-3, but its files are still only set aside. The same
-    goes for one whose confirmed bytes all stand before the master's first epoch: the master has removed them since, and
-    with them the entry that both had.
+    If no byte of the slave was ever confirmed, there is nothing to protect. A fork at the very start of the log (of a
+    first master that died before its first record was replicated) is then not case 3-3; the files are set aside. The
+    same is true if all confirmed bytes are before the master's first epoch: the master has removed them since, and with
+    them the entry that both had.
     """
     starts = {entry.epoch: entry.start_offset for entry in master}
     other_start_count = sum(1 for entry in slave if starts.get(entry.epoch, entry.start_offset) != entry.start_offset)
@@ -104,11 +108,11 @@ def align(
 
 
 def refuse_loss(found: Alignment, slave: EpochHistory, record_end: PhyOffset, unclean_epoch: Epoch) -> Alignment:
-    """Refuse, in CP, to let whole records go, up to `record_end`, that began under an older epoch than `unclean_epoch`,
-    the newest whose master may have been elected without what was acknowledged: no mark of the slave's tells whether
-    they were.
+    """Refuse, in CP, to remove whole records (up to `record_end`) of an epoch older than `unclean_epoch`. That is the
+    newest epoch whose master may lack acknowledged records, and the slave cannot know if its own were acknowledged.
 
-    A clean election chooses among those who hold everything acknowledged, so that what a later master lacks never was.
+    A clean election chooses among replicas that hold everything acknowledged. So a record that a later master lacks was
+    not acknowledged.
     """
     point = found.fork_offset
     if point is None or point >= record_end:

@@ -1,12 +1,12 @@
 """Slave's end of the HA connection, as a machine.
 
-    DIALING ──opened──▶ HANDSHAKE ──master's answer, aligned──▶ FOLLOWING        (`master_link` dials)
+    DIALING ──opened──▶ HANDSHAKE ──master's answer, aligned──▶ FOLLOWING        (`replication_client` dials)
                           ├──the disk takes its time──▶ CUTTING ──log_written──▶ FOLLOWING
                           └──nothing in common (3-3), or loss──▶ REFUSED: keep every byte, wait for an operator
 
-The consistent point is computed at every handshake, whatever the offsets look like (ruling 2). A cut is durable before
-anything of the master's is appended, and so is an epoch's entry. While either waits for the disk, nothing is appended
-or acknowledged; frames that the master sends meanwhile are kept, up to MAX_KEPT_BYTES.
+The consistent point is computed at every handshake, whatever the offsets are (ruling 2). A cut, and an epoch's entry,
+are durable before bytes of the master are appended. While they wait for the disk, nothing is appended or acknowledged;
+frames that the master sends meanwhile are kept, up to MAX_KEPT_BYTES.
 """
 
 from __future__ import annotations
@@ -316,7 +316,8 @@ class HaClient(ReplicationClient):
         log.restart_at(phy_offset)
 
     def _learn_entry(self, epoch: Epoch, start_offset: PhyOffset) -> None:
-        """Later epochs of the same master arrive in transfer headers, sometimes one frame early (formats.md §13.2)."""
+        """Add the epoch entry of a transfer header: later epochs of the same master arrive so, sometimes one frame
+        early (formats.md §13.2)."""
         if self._master_entries and epoch <= self._master_entries[-1].epoch:
             return
         known = EpochHistory(self._master_entries).appended(EpochEntry(epoch, start_offset))
@@ -334,8 +335,8 @@ class HaClient(ReplicationClient):
         )
 
     def _append_entries(self, master: Iterable[EpochEntry], phy_offset: PhyOffset) -> None:
-        """Entries go before their bytes: bytes without their entry would pass for the older epoch's. A heartbeat brings
-        the entry of an epoch in which nothing has been written yet."""
+        """Append the entries that start at or below `phy_offset`. An entry is written before its bytes: bytes without
+        it would count as the older epoch's. A heartbeat brings the entry of an epoch without bytes."""
         for entry in master:
             if entry.start_offset <= phy_offset:
                 self._log.append_epoch(entry.epoch, entry.start_offset)
@@ -344,7 +345,8 @@ class HaClient(ReplicationClient):
         return self._log.synced_offset if self._config.sync_flush else self._log.max_phy_offset
 
     def ack(self, now_ms: int) -> list[Action]:
-        """Ack if our end grew or the interval is over; under SYNC_FLUSH the end is what has been synced."""
+        """Send an ack if the own end has grown or the interval is over. The end is the log's, under SYNC_FLUSH that of
+        the synced bytes."""
         if self.state is not ClientState.FOLLOWING or self.conn_id is None or self._writes.is_waiting:
             return []
         offset = self._ackable()
@@ -404,5 +406,5 @@ class HaClient(ReplicationClient):
 
 
 def _nothing(now_ms: int) -> list[Action]:
-    """The frame that the log was changed for comes next."""
+    """Continue without actions: the frame that needed the change of the log is handled next."""
     return []

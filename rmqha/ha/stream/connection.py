@@ -23,6 +23,8 @@ HANDSHAKE_TIMEOUT_MS = 3000
 
 
 class ConnectionState(Enum):
+    """Stage of a slave's connection, seen from its master."""
+
     WAIT_HANDSHAKE = "wait handshake"
     WAIT_ACK = "wait ack"
     TRANSFER = "transfer"
@@ -30,8 +32,7 @@ class ConnectionState(Enum):
 
 
 class HaConnection:
-    """A master's connection to one slave. `acked_offset` is None until the slave's first ack: a handshaking peer's
-    offset is unknown (ruling 1)."""
+    """Connection of one slave. `acked_offset` is None until its first ack: before, the offset is unknown (ruling 1)."""
 
     def __init__(
         self, now_ms: int, conn_id: int, peer: str, config: BrokerConfig, log: ReplicaLog, limit: CopyLimit
@@ -60,7 +61,7 @@ class HaConnection:
         self.opened_at_ms = now_ms
 
     def received(self, now_ms: int, data: Buffer, epoch: Epoch) -> list[Action]:
-        """Bytes of the slave. `epoch` is the current master epoch, for the handshake's lastEpoch."""
+        """Handle bytes of the slave. `epoch` is the current master epoch, for the handshake's lastEpoch."""
         self._last_read_ms = now_ms
         actions: list[Action] = []
         try:

@@ -40,8 +40,8 @@ class CopyProgress:
         return max(0, self._to - own_max)
 
     def state(self, now_ms: int, own_max: PhyOffset) -> CopyState | None:
-        """None when nothing is left. `eta_ms` is None before the first second is over or while nothing
-        comes."""
+        """Progress of the copy; None when nothing is left. `eta_ms` is None during the first second and while no bytes
+        arrive."""
         left_bytes = self.left_bytes(own_max)
         if not left_bytes:
             return None
@@ -72,15 +72,15 @@ LEAST_BYTES = 1024
 
 
 class CopyLimit:
-    """Rate limit of a broker, which may change while it runs. `is_member`: True of slaves that are, or may be, in the
-    set."""
+    """Rate limit of a broker for copies; it may change at run time. `is_member`: True for slaves that are, or may be,
+    in the set, which have no limit."""
 
     def __init__(self, bytes_per_second: int, is_member: Callable[[BrokerId], bool]) -> None:
         self.bytes_per_second = bytes_per_second
         self._is_member = is_member
 
     def of(self, slave_id: BrokerId | None) -> int:
-        """Bytes a second, 0 for no limit."""
+        """Limit for a slave in bytes per second; 0: no limit."""
         if not self.bytes_per_second or slave_id is None or self._is_member(slave_id):
             return 0
         return self.bytes_per_second

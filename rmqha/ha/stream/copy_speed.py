@@ -13,7 +13,7 @@ from rmqha.wire.state.controller_state import ReportedSlave
 
 
 class CopySpeed:
-    """Rates between two looks. A slave that has just connected has none yet: 0."""
+    """Rates between two heartbeats; 0 for a slave that has just connected."""
 
     def __init__(self) -> None:
         self._seen_at_ms = 0
@@ -38,7 +38,7 @@ class CopySpeed:
 
 
 def parse_slaves(text: str) -> list[ReportedSlave]:
-    """Parse the field `slaves`. What cannot be read is left out, since another release may say more."""
+    """Parse the field `slaves`. Items that cannot be read are left out, since another release may write others."""
     rows = []
     for item in text.split(";"):
         values = item.split(":")

@@ -1,10 +1,10 @@
 """Slave's end of the HA connection of a static group, as a machine.
 
-    DIALING ──opened──▶ FOLLOWING        (`master_link` dials)
+    DIALING ──opened──▶ FOLLOWING        (`replication_client` dials)
 
-The protocol proves nothing about the logs: a slave reports where it ends and takes what comes. So that a log that went
-another way is noticed, half a record at the end is cut before connecting, and the first bytes must begin a record that
-knows its place. `rmqha migrate --check` compares whole logs.
+The protocol does not compare the logs: a slave reports its end and appends the bytes that it gets. To notice a log that
+has forked, an incomplete record at the end is cut before connecting, and the first bytes must be the start of a record
+with this physical offset. `rmqha migrate --check` compares whole logs.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _MESSAGE_MAGICS = (0xDAA320A7 - (1 << 32), 0xDAA320AB - (1 << 32))
 
 
 class LegacyHaClient(ReplicationClient):
-    """A slave of a static group."""
+    """HA connection of a slave of a static group."""
 
     def __init__(self, config: BrokerConfig, log: ReplicaLog, tracer: Tracer) -> None:
         super().__init__(config, log, tracer)
         self._parser = LegacyTransferParser()
         self._proven = False
-        """True if bytes have come that begin where this log ends."""
+        """True once bytes have come that continue this log."""
         self._reported_offset = PhyOffset(-1)
 
     # --- connection events ----------------------------------------------------------------------------------------
@@ -93,7 +93,8 @@ class LegacyHaClient(ReplicationClient):
         self._retry_ms = RETRY_FIRST_MS
 
     def report(self, now_ms: int) -> list[Action]:
-        """Report if our end grew or the interval is over; under SYNC_FLUSH the end is what has been synced."""
+        """Send a report if the own end has grown or the interval is over. The end is the log's, under SYNC_FLUSH that
+        of the synced bytes."""
         if self.state is not ClientState.FOLLOWING or self.conn_id is None:
             return []
         log, first = self._log, self._reported_offset < 0
@@ -123,7 +124,8 @@ class LegacyHaClient(ReplicationClient):
 
 
 def _check_head(frame: LegacyTransfer) -> None:
-    """Raises RemoteProtocolError unless a record begins here that says so itself. A frame too short to tell passes."""
+    """Check that the frame begins with a record of this physical offset; a frame too short for that passes. Raises
+    RemoteProtocolError."""
     if len(frame.data) < _RECORD_HEAD.size:
         return
     _, magic, phy_offset = _RECORD_HEAD.unpack_from(frame.data)

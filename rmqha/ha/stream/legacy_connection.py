@@ -2,8 +2,9 @@
 
     WAIT_REPORT ──first report──▶ TRANSFER        anything else ──▶ closed
 
-The first report says where to send from, and every one what the slave holds. A slave that claims more than the master
-has, or than it was sent, is dropped: its log is another one (RocketMQ's master would wait for ever, or go on).
+The first report is the offset to send from; every report is the offset up to which the slave holds the log. A slave
+that reports more than the master has, or than it was sent, is disconnected: its log is another one. (RocketMQ's master
+would wait for ever, or continue.)
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ FIRST_REPORT_TIMEOUT_MS = 10_000
 
 
 class LegacyConnectionState(Enum):
+    """Stage of a slave's connection without epochs, seen from its master."""
+
     WAIT_REPORT = "wait report"
     TRANSFER = "transfer"
     CLOSED = "closed"
 
 
 class LegacyHaConnection:
-    """A master's connection to one slave by the legacy protocol. `acked_offset` is None until the slave's first
-    report."""
+    """Connection of one slave. `acked_offset` is None until its first report."""
 
     def __init__(self, now_ms: int, conn_id: int, peer: str, config: BrokerConfig, log: ReplicaLog) -> None:
         self.conn_id = conn_id
@@ -39,13 +41,14 @@ class LegacyHaConnection:
         self.acked_offset: PhyOffset | None = None
         self.next_offset = PhyOffset(0)
         self.caught_up_at_ms = now_ms
-        """Last moment at which the slave held everything."""
+        """Latest time (ms) at which the slave held the whole log."""
         self._config = config
         self._log = log
         self._parser = ReportParser()
         self._in_flight = False
         self._has_sent_heartbeat = False
-        """The slave knows that it has held all there was: it lacks nothing of what a power loss has taken."""
+        """True once a heartbeat was sent: by it the slave knows that it held the whole log, so that it is clean again
+        after a power loss."""
         self._opened_at_ms = now_ms
         self._last_read_ms = now_ms
         self._last_write_ms = now_ms
@@ -84,13 +87,13 @@ class LegacyHaConnection:
             self.caught_up_at_ms = now_ms
 
     def note_if_caught_up(self, now_ms: int) -> None:
-        """Note that the slave is caught up if it lacks nothing, however long it was silent."""
+        """Note that a slave which holds the whole log is caught up, though it is silent."""
         if self.acked_offset is not None and self.acked_offset >= self._log.max_phy_offset:
             self.caught_up_at_ms = now_ms
 
     @property
     def lag_bytes(self) -> int | None:
-        """None before the first report."""
+        """Bytes of the log that the slave lacks; None before its first report."""
         return None if self.acked_offset is None else max(0, self._log.max_phy_offset - self.acked_offset)
 
     @property
@@ -104,8 +107,8 @@ class LegacyHaConnection:
         self._in_flight = False
 
     def pump(self, now_ms: int) -> list[Action]:
-        """The next transfer or heartbeat, if one is due and the shell is free. The first heartbeat is due when the
-        slave is sent all there is: producers that never pause leave no room for one at intervals."""
+        """Send the next transfer or heartbeat, if one is due and no transfer is in flight. The first heartbeat is due
+        as soon as the slave was sent the whole log: under constant load there is no silence for one at intervals."""
         if self.state is not LegacyConnectionState.TRANSFER or self._in_flight:
             return []
         log, offset = self._log, self.next_offset

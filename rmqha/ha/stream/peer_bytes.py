@@ -1,7 +1,7 @@
 """Bytes of a peer, read by a codec: the boundary of ruling 31 at the HA port. Decision.
 
-A codec changes nothing but its own state, so what it did not foresee is one connection's end, like what breaks the
-protocol. What the machines do with the frames changes the replica, and an exception there ends the process.
+A codec changes only its own state. So an unexpected exception in it ends one connection, as a breach of the protocol
+does. The machines change the replica by the frames, and an exception there ends the process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def frames_of(feed: Callable[[Buffer], list[T]], data: Buffer) -> list[T]:
-    """Frames that the codec makes of `data`. Raises RemoteProtocolError, for an exception that nobody foresaw too."""
+    """Frames that the codec makes of `data`. Raises RemoteProtocolError, also for an unexpected exception."""
     try:
         return feed(data)
     except RemoteProtocolError:

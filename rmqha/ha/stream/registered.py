@@ -1,6 +1,7 @@
-"""The replicas of a group that the controllers have registered, and whether a peer may be one of them. Pure.
+"""The replicas of a group that the controllers have registered, and the check that a peer may be one of them. Pure.
 
-Learned from the field `registered` of our controllers' answers, or from request 1006, which Apache's answer too.
+They come from the field `registered` of our controllers' answers, or from request 1006, which Apache's controllers
+answer too.
 """
 
 from __future__ import annotations
@@ -22,19 +23,18 @@ MAX_REPLICA_COUNT = 64
 
 
 def encode_registered(replicas: Mapping[BrokerId, Addresses]) -> str:
-    """The field `registered`."""
+    """The text of the field `registered`."""
     known = {str(broker_id): [item for item in addresses if item] for broker_id, addresses in replicas.items()}
     return dumps(known).decode()
 
 
 def parse_registered(text: str) -> dict[BrokerId, Addresses]:
-    """Raises RemoteProtocolError."""
+    """Parse the field `registered`. Raises RemoteProtocolError."""
     return _table((broker_id, addresses) for broker_id, addresses in _mapping(loads(text.encode())).items())
 
 
 def parse_sync_state_data(command: Command, broker_name: str) -> dict[BrokerId, Addresses]:
-    """The group's set in a successful answer to 1006; {} if the controllers do not know the group. Raises
-    RemoteProtocolError."""
+    """Parse a successful answer to 1006; {} if the controllers do not know the group. Raises RemoteProtocolError."""
     document = _mapping(loads(bytes(command.body)) if command.body else {})
     group = _mapping(_mapping(document.get("replicasInfoTable") or {}).get(broker_name) or {})
     rows = [*(group.get("inSyncReplicas") or ()), *(group.get("notInSyncReplicas") or ())]
@@ -65,7 +65,7 @@ def _table(rows: Iterable[tuple[Any, Any]]) -> dict[BrokerId, Addresses]:
 
 
 def host_of(address: str) -> str:
-    """Host of host:port; what has no port is a host already."""
+    """Host of "host:port", or of a text without a port."""
     try:
         return parse_address(address)[0]
     except ValueError:
@@ -73,7 +73,7 @@ def host_of(address: str) -> str:
 
 
 def is_host_name(host: str) -> bool:
-    """A host that stands for numbers which only the system can tell."""
+    """True for a name that the system's resolver must resolve; False for a number and for "localhost"."""
     try:
         ip_address(host)
     except ValueError:
@@ -82,7 +82,7 @@ def is_host_name(host: str) -> bool:
 
 
 def same_host(one: str, other: str) -> bool:
-    """Equal by name or number; every loopback address is this machine."""
+    """True if both are equal as name or number. All loopback addresses are the same host."""
     if one.lower() == other.lower() or (is_loopback(one) and is_loopback(other)):
         return True
     try:
@@ -97,7 +97,7 @@ def _number(host: str) -> object:
 
 
 class RegisteredReplicas:
-    """The registered replicas as far as they are known now. `resolved` maps names among the hosts to their numbers."""
+    """The registered replicas as they are known now. `resolved`: addresses of those hosts that are names."""
 
     def __init__(self) -> None:
         self.replicas: dict[BrokerId, Addresses] = {}
@@ -105,7 +105,7 @@ class RegisteredReplicas:
         self._text = ""
 
     def update(self, text: str) -> bool:
-        """The field `registered` of an answer, most often the same as before; whether it says something new. Raises
+        """Take the field `registered` of an answer; True if it differs from the last one. Raises
         RemoteProtocolError."""
         if not text or text == self._text:
             return False
@@ -117,8 +117,8 @@ class RegisteredReplicas:
         return [host_of(address) for address in self.replicas.get(broker_id, ())]
 
     def refusal(self, broker_id: BrokerId, host: str, claim: HaClaim | None) -> str:
-        """ "" if who comes from `host` and says that it is `broker_id` may be believed, else why not. `claim`: what it
-        has proved; it then need not come from the host that it is registered at (NAT, several networks)."""
+        """Reason to refuse a peer from `host` that says it is `broker_id`; "" if it is believed. `claim`: identity that
+        the peer has proved; it may then come from any host (NAT, several networks)."""
         addresses = self.replicas.get(broker_id)
         if addresses is None:
             return f"the controllers know no replica {broker_id} of this group"

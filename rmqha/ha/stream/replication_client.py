@@ -1,10 +1,10 @@
-"""A slave's connection to its master, in either HA protocol: dial, dial again, leave. Control plane, pure.
+"""A slave's connection to its master, in either HA protocol: dial, reconnect, disconnect. Control plane, pure.
 
-    IDLE ──dial──▶ DIALING ──opened──▶ (what the protocol says)
+    IDLE ──dial──▶ DIALING ──opened──▶ (state of the protocol)
      ▲                │                    │
      └── retry ───────┴── closed ──────────┘
 
-`HaClient` and `LegacyHaClient` say what follows.
+`HaClient` and `LegacyHaClient` implement the protocols.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ RETRY_MOST_MS = 1000
 ROOM_CHECK_MS = 1000
 """Interval (ms) at which a slave whose log has no room asks whether it has."""
 RETRY_UNSOUND_MS = 200
-"""After a record that was not sound: the master needs a moment to mend it, or the wire was at fault."""
+"""Time (ms) before the next dial after a damaged record: the master needs time to repair it, or the network was at
+fault."""
 
 
 class ClientState(Enum):
+    """Stage of the connection to the master, seen from the slave."""
+
     IDLE = "idle"
     DIALING = "dialing"
     HANDSHAKE = "handshake"
@@ -35,8 +38,9 @@ class ClientState(Enum):
 
 
 class ReplicationClient:
-    """Follows one master at a time; `follow` names it, `leave` ends it. Its connection numbers are negative: the shell
-    numbers the connections it accepts from 1. `refusal` is why this end gave up, "" while nothing is wrong."""
+    """Base of the slave's two clients, which follow one master at a time: `follow` begins, `leave` ends it. Connection
+    numbers are negative; those that the shell accepts count from 1. `refusal`: reason why this client gave up, ""
+    while nothing is wrong."""
 
     def __init__(self, config: BrokerConfig, log: ReplicaLog, tracer: Tracer) -> None:
         self.state = ClientState.IDLE
@@ -55,7 +59,7 @@ class ReplicationClient:
         self._last_read_ms = self._last_write_ms = 0
 
     def follow(self, now_ms: int, ha_address: str) -> list[Action]:
-        """Connect to this master, leaving any other."""
+        """Connect to the master at `ha_address`, and disconnect from any other."""
         actions = self.leave("the master changed")
         self.master_address = ha_address
         self._retry_ms = RETRY_FIRST_MS
@@ -71,7 +75,8 @@ class ReplicationClient:
         return actions
 
     def closed(self, now_ms: int, conn_id: int) -> None:
-        """A connection that is not the present one, or was refused for good, is not dialled again."""
+        """Handle the end of a connection: dial again later, unless it is not the current one or was refused for
+        good."""
         if conn_id != self.conn_id:
             return
         self.conn_id = None
@@ -82,7 +87,7 @@ class ReplicationClient:
         self._retry_ms = min(2 * self._retry_ms, RETRY_MOST_MS)
 
     def add_state(self, state: ReplicaState, now_ms: int) -> None:
-        """Fill in whom it follows, and how long ago either said something while it does."""
+        """Fill in the master that is followed, and the times since the last read and write while it is followed."""
         state.follows, state.follow_state, state.refusal = self.master_address, self.state.value, self.refusal
         if self.state is ClientState.FOLLOWING:
             state.heard_ms_ago = now_ms - self._last_read_ms

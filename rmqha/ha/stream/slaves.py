@@ -13,7 +13,7 @@ from rmqha.port import ReplicaLog, Tracer
 
 
 class Slaves:
-    """The connections of a master's slaves. Call `take` after every call, for the actions that it has caused."""
+    """HA connections of one master. `take` returns the accumulated actions and is called after every input."""
 
     def __init__(
         self, config: BrokerConfig, log: ReplicaLog, controller: ControllerClient, limit: CopyLimit, tracer: Tracer
@@ -32,7 +32,7 @@ class Slaves:
         return actions
 
     def _perform(self, actions: list[Action]) -> None:
-        """Hand on what a connection wants; forget it when it closes itself."""
+        """Add a connection's actions to the output; remove the connection when it closes itself."""
         for action in actions:
             if isinstance(action, CloseHa):
                 self._connections.pop(action.conn_id, None)
@@ -55,7 +55,7 @@ class Slaves:
             self._supersede(connection)
 
     def _supersede(self, admitted: HaConnection) -> None:
-        """A replica has one connection: the one that came last, whoever was let in first."""
+        """Close all connections of a replica but the newest one, in whatever order they were admitted."""
         same = [item for item in self._connections.values() if item.slave_id == admitted.slave_id]
         newest = max((item.conn_id for item in same), default=0)
         for item in same:
@@ -87,12 +87,12 @@ class Slaves:
                 self._perform(actions)
 
     def closed(self, conn_id: int) -> bool:
-        """Remove a connection; True if a slave is gone by it."""
+        """Remove a connection; True if it was an admitted slave's."""
         self.admission.left(conn_id)
         return self._connections.pop(conn_id, None) is not None
 
     def close(self, reason: str) -> None:
-        """All of them, those that wait for admission too."""
+        """Close all connections, also those that wait for admission."""
         for connection in self._connections.values():
             self._actions.append(connection.close(reason))
         self._connections.clear()
