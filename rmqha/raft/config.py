@@ -11,20 +11,21 @@ class RaftConfig:
     0.3 s plus two durable writes: the first of two random timeouts, less the age of the last heartbeat."""
 
     election_timeout_ms: int = 250
-    """A granted lease: how long a follower stands by its leader after hearing from it. Campaigns begin at a random
-    moment between once and twice this time."""
+    """Granted lease: time (ms) after a leader's message in which a follower votes for no other node. Campaigns begin at
+    a random moment between once and twice this time."""
     heartbeat_interval_ms: int = 50
     lease_ms: int = 200
-    """The held lease: how long after sending a heartbeat round that a majority answered the leader reads alone."""
+    """Held lease: time (ms) after the start of a heartbeat round that a majority answered in which the leader answers
+    reads without asking the others."""
     max_clock_drift_percent: int = 10
-    """Any node's clock runs at most this much too fast or too slow."""
+    """Bound on the rate error of any node's clock, in percent."""
     max_append_bytes: int = 256 * 1024
     max_append_entries: int = 1024
     max_inflight_appends: int = 64
-    """Appends on their way to one follower before it has answered any of them."""
+    """Most appends that are on their way to one follower, unanswered."""
     snapshot_chunk_bytes: int = 256 * 1024
     max_committed_entries: int = 64
-    """Entries handed out for applying in one Ready: some milliseconds of work where each ends a request."""
+    """Most committed entries in one Ready: applying them takes some milliseconds if each ends a request."""
 
     def __post_init__(self) -> None:
         held, granted = self.lease_ms + 2, self.election_timeout_ms
@@ -35,7 +36,7 @@ class RaftConfig:
 
     @classmethod
     def for_timeout(cls, election_timeout_ms: int) -> RaftConfig:
-        """The times for an election timeout, in their usual ratios to it; from 20 ms on."""
+        """Configuration with this election timeout (20 ms or more) and the other times in their usual ratios to it."""
         usual = cls()
         drift = usual.max_clock_drift_percent
         longest_ms = election_timeout_ms * (100 - drift) // (100 + drift) - 2
@@ -47,5 +48,5 @@ class RaftConfig:
 
     @property
     def quorum_timeout_ms(self) -> int:
-        """A leader that no majority has answered for this long steps down (check-quorum)."""
+        """Time (ms) without answers of a majority after which a leader steps down (check-quorum)."""
         return 2 * self.election_timeout_ms

@@ -1,6 +1,6 @@
-"""State that every part of a Raft node shares: who it is, its log, its role, its outbox. Pure.
+"""State that every part of a Raft node shares: its identity, log, role and outbox. Pure.
 
-Follower      → PreCandidate   its random timeout passed without a leader's word
+Follower      → PreCandidate   its random timeout passed without a leader's message
 Follower      → Candidate      TimeoutNow from the leader; or it is the only voter
 PreCandidate  → Candidate      a majority would vote for it
 PreCandidate  → PreCandidate   no majority in time: asks again after another random time
@@ -32,6 +32,8 @@ from rmqha.wire.raft_message import ZERO_TERM, AnyMessage, Entry, EntryKind, Har
 
 
 class RaftRole(IntEnum):
+    """Role of a node: those of Raft, and that of a candidate for a pre-vote (dissertation §9.6)."""
+
     FOLLOWER = 0
     PRE_CANDIDATE = 1
     CANDIDATE = 2
@@ -40,8 +42,8 @@ class RaftRole(IntEnum):
 
 @dataclass(slots=True)
 class Follower:
-    """The role of a follower. `leader_id` is "" while unknown. No campaign before `election_deadline_ms` (None: never,
-    no voter)."""
+    """Role of a node that follows, or waits for, a leader. `leader_id` is "" while unknown. No campaign begins before
+    `election_deadline_ms` (None: never, the node is no voter)."""
 
     election_deadline_ms: int | None
     leader_id: str = ""
@@ -50,18 +52,24 @@ class Follower:
 
 @dataclass(slots=True)
 class PreCandidate:
+    """Role of a node that asks whether a campaign could win (pre-vote). `votes` by identity."""
+
     election_deadline_ms: int
     votes: dict[str, bool]
 
 
 @dataclass(slots=True)
 class Candidate:
+    """Role of a node that asks for the votes of its term. `votes` by identity."""
+
     election_deadline_ms: int
     votes: dict[str, bool]
 
 
 @dataclass(slots=True)
 class PendingRead:
+    """Read that waits until a majority has answered heartbeat round `round`."""
+
     context: bytes
     index: RaftIndex
     round: int
@@ -69,7 +77,8 @@ class PendingRead:
 
 @dataclass(slots=True)
 class LeadershipTransfer:
-    """A transfer of the leadership. `ordered` once TimeoutNow has left: from then on the leader has no lease."""
+    """Transfer of the leadership to voter `to`. `ordered`: TimeoutNow was sent; from then on the leader has no
+    lease."""
 
     to: str
     deadline_ms: int
@@ -78,8 +87,8 @@ class LeadershipTransfer:
 
 @dataclass(slots=True)
 class Leader:
-    """The role of the leader. `noop_index` opens the term: nothing is known to be committed, no lease holds, before it
-    is committed."""
+    """Role of the leader of a term. The entry `noop_index` opens the term: before it is committed, there is no lease,
+    and it is not known what is committed."""
 
     noop_index: RaftIndex
     heartbeat_deadline_ms: int
@@ -88,21 +97,21 @@ class Leader:
     """Time (ms) of its election."""
     round: int = 0
     round_open: bool = False
-    """The newest round's heartbeats have not been handed out yet: whoever needs a round may join it."""
+    """True while the heartbeats of the newest round are not handed out yet: a read that needs a round may use it."""
     rounds: deque[tuple[int, int]] = field(default_factory=deque)
     """(round, sent at) of rounds from the last one that a majority answered."""
     quorum_at_ms: int = 0
     """Time (ms) at which the newest round that a majority answered was sent; the time of election before there is
     one."""
     paused_ms: int = 0
-    """Time (ms) for which this process has stood still since then: nobody could be heard meanwhile."""
+    """Time (ms) since then for which this process did not run, and so could not read answers."""
     lease_at_ms: int | None = None
     """Time (ms) at which that round was sent; None until a majority has answered a round: an election is no lease."""
     reads: list[PendingRead] = field(default_factory=list)
     transfer: LeadershipTransfer | None = None
     awaited_index: RaftIndex | None = None
-    """Last entry when this node's disk was found to stand still: once a majority without it has saved that, the others'
-    disks go on. None while the disk does."""
+    """Last entry at the time when this node's disk was found to hang. Once a majority without this node has it durably,
+    the other nodes' disks work. None while this node's disk works."""
 
 
 RoleState = Follower | PreCandidate | Candidate | Leader
@@ -124,6 +133,8 @@ class ReadState:
 
 
 class Core:
+    """State of one Raft node; the modules of this package are functions over it."""
+
     def __init__(
         self,
         node_id: str,
@@ -145,7 +156,7 @@ class Core:
         self.outbox: list[AnyMessage] = []
         self.read_states: list[ReadState] = []
         self.non_members: set[tuple[str, str]] = set()
-        """(sender, receiver) of dropped messages that have been told of, to tell of each once."""
+        """(sender, receiver) of dropped messages that were traced: each pair is traced once."""
         # a restarted node may have granted a lease that it no longer remembers; one without a term has not
         fresh = stored.term == ZERO_TERM
         self.promised_until_ms = now_ms if fresh else now_ms + config.election_timeout_ms
@@ -165,8 +176,8 @@ class Core:
 
     @property
     def may_campaign(self) -> bool:
-        """Voters may; so may one whose removal stands in its log and is not surely committed: the others may need its
-        longer log, which none of them has and which forbids it to vote for them (dissertation §4.2.2)."""
+        """True for a voter, and for a node whose removal is in its log but perhaps not committed. The others may need
+        its longer log: because of it, this node cannot vote for them (dissertation §4.2.2)."""
         leaving = self.membership.index > self.log.commit_index and self.membership.previous.is_voter(self.node_id)
         return self.is_voter or leaving
 
@@ -192,7 +203,7 @@ class Core:
 
     @property
     def leader_id(self) -> str:
-        """Identity that this node takes for the leader of its term, "" if unknown."""
+        """Identity of the leader of this term as far as this node knows; "" if unknown."""
         if isinstance(self.role, Leader):
             return self.node_id
         return self.role.leader_id if isinstance(self.role, Follower) else ""
@@ -228,7 +239,7 @@ class Core:
             self._configuration_changed(now_ms)
 
     def compact(self, index: RaftIndex, data: bytes | bytearray) -> None:
-        """Drop the entries up to `index`, whose outcome `data` is."""
+        """Replace the entries up to `index` by a snapshot; `data` is the application's state after them."""
         self.log.compact(index, data, self.membership.compact(index).encode())
 
     def _configuration_changed(self, now_ms: int) -> None:
@@ -260,7 +271,7 @@ class Core:
         return now_ms + timeout_ms // 2 + self.prng.below(timeout_ms)
 
     def step_down(self, now_ms: int, term: Term) -> None:
-        """Follow nobody yet, in `term`. A newer term clears the vote; the same term keeps it."""
+        """Become a follower without a leader in `term`. A newer term clears the vote; the same term keeps it."""
         if term > self.term:
             self.set_hard_state(term, "")
         match self.role:
@@ -276,7 +287,7 @@ class Core:
         self.trace_role()
 
     def heard_from(self, now_ms: int, leader_id: str) -> Follower:
-        """The leader of the current term has spoken: follow it, and promise to stand by it for a lease."""
+        """Follow the leader of the current term, which has sent a message, and grant it a lease."""
         role = self.role
         if not isinstance(role, Follower) or role.leader_id != leader_id:
             role = self.role = Follower(None, leader_id)

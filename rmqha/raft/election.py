@@ -13,7 +13,7 @@ from rmqha.wire.raft_message import PreVoteReply, PreVoteRequest, TimeoutNow, Vo
 
 
 def timed_out(core: Core, now_ms: int) -> None:
-    """The election deadline of a Follower, PreCandidate or Candidate has passed: ask whether a campaign could win."""
+    """Begin a pre-vote: the election deadline of a Follower, PreCandidate or Candidate has passed."""
     if not core.may_campaign:
         core.role = Follower(None)
         core.trace_role()
@@ -30,7 +30,7 @@ def timed_out(core: Core, now_ms: int) -> None:
 
 
 def campaign(core: Core, now_ms: int, *, forced: bool = False) -> None:
-    """Open a new term and ask for its votes; `forced` if the leader of the old term gave up its lease for it."""
+    """Open a new term and ask for its votes. `forced`: the leader of the old term gave up its lease for it."""
     core.set_hard_state(Term(core.term + 1), core.node_id)
     votes = {core.node_id: True}
     core.role = Candidate(core.retry_deadline(now_ms), votes)
@@ -44,14 +44,14 @@ def campaign(core: Core, now_ms: int, *, forced: bool = False) -> None:
 
 
 def is_sticky(core: Core, now_ms: int) -> bool:
-    """True while this node stands by a leader: it promised a lease, or leads and a majority answers it."""
+    """True while this node votes for no other leader: it has granted a lease, or it leads and a majority answers."""
     if isinstance(core.role, Leader):
         return now_ms < core.role.quorum_at_ms + core.config.election_timeout_ms
     return now_ms < core.promised_until_ms
 
 
 def _may_vote_for(core: Core, request: PreVoteRequest | VoteRequest) -> bool:
-    """The vote of `request.term` is free or already this candidate's, and its log misses nothing of ours."""
+    """True if the vote of `request.term` is free or already this candidate's, and the candidate's log is up to date."""
     free = request.term > core.term or core.hard_state.voted_for in ("", request.sender)
     return free and core.log.is_up_to_date(request.last_index, request.last_term)
 
@@ -74,7 +74,7 @@ def on_pre_vote_reply(core: Core, now_ms: int, reply: PreVoteReply) -> None:
 
 
 def on_vote_request(core: Core, now_ms: int, request: VoteRequest) -> None:
-    """The request is of the current term: a newer one has been adopted before, unless this node is sticky."""
+    """Answer a vote request of the current term. (A newer term was adopted before, unless this node is sticky.)"""
     granted = not isinstance(core.role, Leader) and _may_vote_for(core, request)
     if granted:
         core.set_hard_state(core.term, request.sender)
@@ -96,6 +96,6 @@ def on_vote_reply(core: Core, now_ms: int, reply: VoteReply) -> None:
 
 
 def on_timeout_now(core: Core, now_ms: int, message: TimeoutNow) -> None:
-    """The leader hands over: campaign at once, past every promise made to it."""
+    """Campaign at once, in spite of the lease granted to the leader: it transfers its leadership."""
     if core.is_voter and isinstance(core.role, Follower):
         campaign(core, now_ms, forced=True)

@@ -1,6 +1,6 @@
 """Handling of a leader's messages: append, heartbeat, snapshot chunk. Pure functions over Core.
 
-Every message of the current leader renews the promise not to elect another one for election_timeout_ms.
+Every message of the current leader renews its lease: for election_timeout_ms this node elects no other leader.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def on_append(core: Core, now_ms: int, request: AppendRequest) -> None:
 
 
 def _refuse_contradiction(core: Core, request: AppendRequest) -> None:
-    """Raise an error for an entry that contradicts a committed one. Every leader's log has what is committed here;
-    answering one that has something else would fork the group."""
+    """Raise RemoteProtocolError for an entry that contradicts a committed one. Every leader's log has what is committed
+    here; to answer one that has other entries would fork the group."""
     sent = [(request.prev_index, request.prev_term), *((entry.index, entry.term) for entry in request.entries)]
     for index, term in sent:
         if index > core.log.commit_index:

@@ -1,4 +1,5 @@
-"""The work of a leader: replicate, count commits, hold the lease, answer reads, hand over. Pure functions over Core."""
+"""The work of a leader: replicate, commit, hold the lease, answer reads, transfer the leadership. Pure functions over
+Core."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ from rmqha.wire.raft_message import (
 
 
 def begin_term(core: Core, now_ms: int, votes: dict[str, bool]) -> None:
-    """The voters chose this node: open the term with an entry of its own (dissertation §3.6.2, §6.4). If they formed
-    the group by it, say who they are."""
+    """Open the term of this node, which was elected, with a no-op entry (dissertation §3.6.2, §6.4). If the election
+    formed the group, append the configuration with the voters' identities."""
     next_index = RaftIndex(core.log.last_index + 1)
     role = core.role = Leader(next_index, now_ms, {}, since_ms=now_ms, quorum_at_ms=now_ms)
     core.append(Entry(next_index, core.term, kind=EntryKind.NOOP))
@@ -36,7 +37,7 @@ def begin_term(core: Core, now_ms: int, votes: dict[str, bool]) -> None:
 
 
 def propose(core: Core, role: Leader, data: bytes) -> tuple[Term, RaftIndex] | None:
-    """None while leadership is being handed over."""
+    """Append an entry; returns its term and index, None while the leadership is being transferred."""
     if role.transfer is not None:
         return None
     entry = Entry(RaftIndex(core.log.last_index + 1), core.term, data)
@@ -74,7 +75,7 @@ def on_heartbeat_reply(core: Core, role: Leader, reply: HeartbeatReply) -> None:
 
 
 def _count_rounds(core: Core, role: Leader) -> None:
-    """Move to the newest round that a majority answered."""
+    """Update the lease and the waiting reads to the newest round that a majority answered."""
 
     def acked_round(voter: str) -> int:
         return role.round if voter == core.node_id else role.progress[voter].acked_round
@@ -90,7 +91,7 @@ def _count_rounds(core: Core, role: Leader) -> None:
 
 
 def lease_valid(core: Core, role: Leader, now_ms: int) -> bool:
-    """No other node can be leader yet, and what is committed is known."""
+    """True if no other node can be leader yet, and it is known what is committed."""
     if role.noop_index > core.log.commit_index or (role.transfer is not None and role.transfer.ordered):
         return False
     if core.is_sole_voter:
@@ -113,7 +114,8 @@ def read_index(core: Core, role: Leader, now_ms: int, context: bytes) -> bool:
 
 
 def replicate(core: Core, role: Leader) -> None:
-    """Send every follower what its window admits. Called once per Ready, so that proposals travel together."""
+    """Send every follower the entries that its window allows. Called once per Ready, so that proposals are sent
+    together."""
     for peer, progress in role.progress.items():
         while _send_next(core, peer, progress):
             pass
@@ -213,7 +215,8 @@ def on_snapshot_reply(role: Leader, reply: SnapshotReply) -> None:
 
 
 def count_commits(core: Core, role: Leader) -> None:
-    """Commit what a majority holds durably, if it is of this term (dissertation §3.6.2)."""
+    """Raise the commit index to the entry that a majority holds durably, if it is of this term (dissertation
+    §3.6.2)."""
 
     def match_index(voter: str) -> int:
         return core.log.durable_index if voter == core.node_id else role.progress[voter].match_index
@@ -244,7 +247,7 @@ def _order_transfer(core: Core, transfer: LeadershipTransfer, progress: Progress
 
 
 def best_successor(core: Core, role: Leader, now_ms: int) -> str | None:
-    """The voter to hand over to, as RaftNode.best_successor says."""
+    """Best voter to transfer the leadership to, as `RaftNode.best_successor` describes."""
     if not core.other_voters:
         return None
 
@@ -257,9 +260,9 @@ def best_successor(core: Core, role: Leader, now_ms: int) -> str | None:
 
 
 def transfer_from_stalled_disk(core: Core, role: Leader, now_ms: int) -> None:
-    """Hand over, since this node's disk stands still, once a majority without it has saved all that it could not when
-    that was found. What has come since is on its way to them. Others whose disks stand still too could not vote: the
-    group would have no leader in place of one that still answers."""
+    """Transfer the leadership of a node whose disk hangs, once a majority without it holds durably all entries of the
+    time when that was found. Later entries are on their way to the others. If the others' disks hang too, they cannot
+    vote; without this wait the group would lose a leader that still answers."""
 
     def saved_index(voter: str) -> int:
         return 0 if voter == core.node_id else role.progress[voter].match_index
@@ -279,15 +282,15 @@ def transfer_from_stalled_disk(core: Core, role: Leader, now_ms: int) -> None:
 
 
 def pause_ms(core: Core, role: Leader, now_ms: int) -> int:
-    """Time (ms) for which this process has stood still, and so have its ears: what the others answered, and its disk,
-    has not been read yet. 0 if it has not."""
+    """Time (ms) for which this process did not run, so that answers of the others and of its disk are not read yet. 0
+    if it ran."""
     found = now_ms - role.heartbeat_deadline_ms
     return found if found >= core.config.heartbeat_interval_ms else 0
 
 
 def timed_out(core: Core, role: Leader, now_ms: int) -> bool:
-    """Heartbeats, check-quorum, the end of a transfer. True if this node must campaign again: TimeoutNow may still
-    arrive and its votes ignore the lease, so an abandoned transfer must end the term."""
+    """Send due heartbeats, check the quorum, abandon a late transfer. True if this node must campaign again: TimeoutNow
+    may still arrive and its votes ignore the lease, so an abandoned transfer must end the term."""
     role.paused_ms += pause_ms(core, role, now_ms)
     if now_ms >= _quorum_deadline_ms(core, role) and not core.is_sole_voter:
         core.trace("raft_quorum_lost", term=core.term)

@@ -1,4 +1,4 @@
-"""A node's Raft log in memory: what exists, what is handed to the disk, what is durable. Pure."""
+"""A node's Raft log in memory: its entries, which of them are handed to the disk, and which are durable. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StoredState:
 
 @dataclass(frozen=True, slots=True)
 class LogChange:
-    """Changes that have to be made durable, in this order."""
+    """Changes that must be made durable, in the order of the fields."""
 
     truncate_from: RaftIndex | None
     entries: tuple[Entry, ...]
@@ -60,11 +60,11 @@ class RaftLog:
 
     @property
     def handed_index(self) -> RaftIndex:
-        """Entries up to here have been handed out for persisting."""
+        """Last entry that was handed out for persisting."""
         return RaftIndex(self._unhanded_from - 1)
 
     def term_at(self, index: RaftIndex) -> Term | None:
-        """None if the entry is not here: compacted away or beyond the end. The snapshot's own index is known."""
+        """Term of an entry; None if it is compacted away or beyond the end. The snapshot's last entry is known."""
         if index == self.snapshot_index:
             return self.snapshot_term
         if self.snapshot_index < index <= self.last_index:
@@ -92,8 +92,8 @@ class RaftLog:
         return (last_term, last_index) >= (self.last_term, self.last_index)
 
     def last_index_not_above(self, index: RaftIndex, term: Term) -> RaftIndex:
-        """The last position ≤ `index` whose term is ≤ `term`: where the other log can match at best. Positions below
-        the snapshot, whose terms are forgotten, count as possible."""
+        """Last position ≤ `index` whose term is ≤ `term`: the best possible match with the other log. Positions below
+        the snapshot, whose terms are not known any more, count as possible."""
         position = min(index, self.last_index)
         while (own_term := self.term_at(position)) is not None and own_term > term:
             position = RaftIndex(position - 1)
@@ -140,7 +140,8 @@ class RaftLog:
         self._truncate_from = None
 
     def compact(self, index: RaftIndex, data: bytes | bytearray, configuration: bytes = b"") -> None:
-        """Drop the entries up to `index`, whose outcome `data` is, with the encoded configuration in force there."""
+        """Replace the entries up to `index` by a snapshot: `data` is the application's state after them,
+        `configuration` the encoded configuration in force there."""
         term = self.term_at(index)
         assert term is not None and self.snapshot_index < index <= min(self.commit_index, self.handed_index)
         del self._entries[: index - self.snapshot_index]
@@ -157,11 +158,11 @@ class RaftLog:
 
     @property
     def installs(self) -> bool:
-        """A leader's snapshot has not been handed out yet."""
+        """True while a leader's snapshot is not handed out yet."""
         return self._installed is not None
 
     def take_changes(self) -> LogChange:
-        """Everything not yet handed out for persisting."""
+        """Take all changes that are not handed out for persisting yet."""
         entries = self.slice(self._unhanded_from, RaftIndex(self.last_index + 1))
         change = LogChange(self._truncate_from, entries, self._installed, self._compaction)
         self._truncate_from = self._installed = self._compaction = None
@@ -169,6 +170,7 @@ class RaftLog:
         return change
 
     def persisted(self, last: Entry) -> None:
-        """Note that `last` and all before it are durable, unless they were replaced since they were handed out."""
+        """Note that `last` and all entries before it are durable, unless they were replaced after they were handed
+        out."""
         if self.term_at(last.index) == last.term:
             self.durable_index = max(self.durable_index, min(last.index, self.handed_index))

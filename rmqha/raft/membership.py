@@ -1,6 +1,6 @@
-"""The configurations that a node's log speaks of; the last one is in force, committed or not. Pure.
+"""The configurations in a node's log; the last one is in force, committed or not. Pure.
 
-Source: Ongaro's dissertation §4.1: a configuration counts from the moment its entry stands in the log, and falls with
+Source: Ongaro's dissertation §4.1: a configuration is in force as soon as its entry is in the log, and is removed with
 the entry when a new leader cuts it.
 """
 
@@ -13,7 +13,8 @@ from rmqha.wire.raft_message import ZERO_INDEX, Entry, EntryKind, Snapshot
 
 
 class Membership:
-    """Raises RemoteProtocolError if a stored configuration cannot be read; the durable log has checked them."""
+    """Configurations of one node. Raises RemoteProtocolError if a stored one cannot be read; the durable log has
+    checked them."""
 
     def __init__(self, initial: Configuration, stored: StoredState) -> None:
         self._initial = initial
@@ -30,12 +31,12 @@ class Membership:
 
     @property
     def index(self) -> RaftIndex:
-        """The entry that brought the current one, the snapshot's if it is older, 0 for the one of the start."""
+        """Index of the current configuration's entry; the snapshot's index if it is older, 0 for the initial one."""
         return self._last[0]
 
     @property
     def previous(self) -> Configuration:
-        """The one that came into force before the current one, as far as the log still tells."""
+        """Configuration before the current one, as far as the log still has it."""
         return self._changes[-2][1] if len(self._changes) > 1 else self._base[1]
 
     @property
@@ -43,14 +44,14 @@ class Membership:
         return self._changes[-1] if self._changes else self._base
 
     def append(self, entry: Entry) -> bool:
-        """True if `entry` changed the configuration."""
+        """Add an entry; True if it changed the configuration."""
         if entry.kind is not EntryKind.CONFIGURATION:
             return False
         self._changes.append((entry.index, Configuration.decode(entry.data)))
         return True
 
     def truncate(self, start: RaftIndex) -> bool:
-        """Entries from `start` on are cut; True if that changed the configuration."""
+        """Remove the entries from `start` on; True if that changed the configuration."""
         kept = [item for item in self._changes if item[0] < start]
         changed = len(kept) != len(self._changes)
         self._changes = kept
@@ -61,11 +62,11 @@ class Membership:
         self._base, self._changes = (snapshot.index, configuration), []
 
     def at(self, index: RaftIndex) -> Configuration:
-        """The one in force after entry `index`, which must not be older than the snapshot."""
+        """Configuration in force after entry `index`, which must not be older than the snapshot."""
         return next((change for at, change in reversed(self._changes) if at <= index), self._base[1])
 
     def compact(self, index: RaftIndex) -> Configuration:
-        """Forget what was before `index`; the configuration in force there."""
+        """Drop the configurations before `index`; returns the one in force there."""
         older = [item for item in self._changes if item[0] <= index]
         if older:
             self._base = older[-1]

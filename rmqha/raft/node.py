@@ -1,7 +1,7 @@
 """RaftNode: one node of the controllers' Raft group as a machine. Control plane, pure.
 
     now_ms, message → step        bytes durable → advance
-    now_ms          → timeout     now_ms → ready → what the shell must do, in order
+    now_ms          → timeout     now_ms → ready → the work for the shell, in order
 The roles and their transitions are listed in core.py. Source: Ongaro's dissertation (2014); the shape of Ready and of
 the golden scripts after etcd-io/raft, a type per role after Kafka's QuorumState.
 """
@@ -53,14 +53,14 @@ _EARLY = (
     PreVoteReply,
     TimeoutNow,
 )
-"""Messages that say nothing about what this node's disk holds but its term."""
+"""Messages that depend on nothing on this node's disk but its term."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
     """Work for the shell, in this order; None and () mean nothing to do.
 
-    1. send `early` (what need not wait for the disk; sending them together with `messages` is right too);
+    1. send `early` (messages that need not wait for the disk; sending them together with `messages` is right too);
     2. make durable: `hard_state`, then cut the log from `truncate_from` on, then replace the whole log by `snapshot`
        (a leader's), then append `entries`, then drop the entries up to `compaction.index` after storing it;
     3. only when all of that is on stable storage: call advance(ready), send `messages`;
@@ -70,9 +70,9 @@ class Ready:
     come before 2.
 
     Between ready() and advance() the node accepts step, timeout and propose. While the disk works for a Ready, ready()
-    gives those that need no disk (`must_persist` is False): heartbeats, their answers and a leader's appends go on, and
-    what the others have made durable is committed. A shell that takes them does 4 and 5 in the order of ready(), and
-    advances them at once.
+    returns others that need no disk (`must_persist` is False): heartbeats, their answers and a leader's appends
+    continue, and entries that a majority of the others holds durably are committed. A shell that uses these does 4 and
+    5 in the order of ready(), and advances them at once.
     """
 
     early: tuple[AnyMessage, ...]
@@ -93,12 +93,12 @@ class Ready:
 
 
 class RaftNode:
-    """One node of a Raft group. `node_id` is its identity (see quorum.py), by which messages name it. `initial` is the
-    configuration that it was started with; a later one in the log or the snapshot wins.
+    """One node of a Raft group. `node_id` is its identity in messages (see quorum.py). `initial` is the configuration
+    that it was started with; a later one in the log or the snapshot wins.
 
-    `stored` is what the durable log holds. The application must have been restored from `stored.snapshot` already;
+    `stored` is the content of the durable log. The application must have been restored from `stored.snapshot` already;
     entries after it come again in `Ready.committed`. A node that is the only voter elects itself at once. A node that
-    is no member (not added yet, or removed) waits for a leader's word.
+    is no member (not added yet, or removed) waits for a leader's message.
     """
 
     def __init__(
@@ -116,19 +116,19 @@ class RaftNode:
         self._taken_index = self._applied_index
         """Committed entries up to here have been handed out for applying."""
         self._persisting: Ready | None = None
-        """Taken, to be made durable, not advanced."""
+        """Ready that was handed out, must be made durable, and is not advanced yet."""
         self._persisting_since_ms = now_ms
-        """Time (ms) at which it was taken; later by the time for which this process, a leader, stood still since."""
+        """Time (ms) at which it was handed out, plus the time for which this process, as leader, did not run since."""
         self._diskless: Ready | None = None
-        """Taken, not advanced, and needs no disk."""
+        """Ready that was handed out, needs no disk, and is not advanced yet."""
         if self._core.is_sole_voter:
             election.campaign(self._core, now_ms)
 
     # --- inputs -----------------------------------------------------------------------------------------------------
 
     def step(self, now_ms: int, message: AnyMessage) -> None:
-        """Take a message. Strangers' messages are dropped; a leader whose log contradicts what is committed here
-        raises RemoteProtocolError and leaves the log alone."""
+        """Handle a message. Messages of non-members are dropped. Raises RemoteProtocolError, and changes nothing, for a
+        leader whose log contradicts what is committed here."""
         core = self._core
         if not self._accepts(message):
             self._trace_non_member(message)
@@ -141,10 +141,9 @@ class RaftNode:
         self._dispatch(now_ms, message)
 
     def _accepts(self, message: AnyMessage) -> bool:
-        """True for a message of a member to this very node; or, if it is no answer, of any node that knows this disk's
-        incarnation: a node must hear a leader or candidate that was added after its own last entry (dissertation
-        §4.2.2).
-        A disk that was wiped cannot be counted: nobody's configuration names it, and it knows nobody's incarnation."""
+        """True if a message is handled: one from a member to this node, or a request from anybody who knows this disk's
+        incarnation, since a leader or candidate may have been added after this node's last entry (dissertation §4.2.2).
+        A node with a wiped disk is not counted: no configuration has its identity, and it knows no incarnation."""
         core, to = self._core, message.to
         if message.sender == core.node_id or to not in (core.node_id, id_of(core.node_id)):
             return False
@@ -168,8 +167,8 @@ class RaftNode:
         core.trace("raft_stranger", sender=message.sender, to=message.to, why=why)
 
     def _adopt_term(self, now_ms: int, message: AnyMessage) -> bool:
-        """A newer term was seen. False if the message ends here: a question whether one would vote changes nothing, a
-        real request is not heard while this node stands by a leader."""
+        """Step down for the newer term of a message. False if the message needs no more handling: a pre-vote changes no
+        term, and a vote request is ignored while this node is sticky."""
         core = self._core
         if isinstance(message, PreVoteRequest):
             election.on_pre_vote_request(core, now_ms, message)
@@ -194,7 +193,7 @@ class RaftNode:
             core.send(HeartbeatReply(core.node_id, message.sender, core.term, 0))
 
     def _dispatch(self, now_ms: int, message: AnyMessage) -> None:
-        """The message is of the current term."""
+        """Handle a message of the current term."""
         core, role = self._core, self._core.role
         match message:
             case PreVoteRequest():
@@ -242,8 +241,8 @@ class RaftNode:
                 assert_never(message)
 
     def _transfer_if_stalled(self, role: Leader, now_ms: int) -> None:
-        """Give up the leadership if the disk stalls. After a pause of this process `timeout` first says how long it
-        was."""
+        """Transfer the leadership if the disk has hung for quorum_timeout_ms. After a pause of this process nothing is
+        decided before `timeout` has measured the pause."""
         core = self._core
         if core.role is not role or leader.pause_ms(core, role, now_ms):
             return
@@ -253,7 +252,7 @@ class RaftNode:
             leader.transfer_from_stalled_disk(core, role, now_ms)
 
     def timeout(self, now_ms: int) -> None:
-        """Call at or after deadline_ms; before it, it does nothing."""
+        """Advance the timers; called at or after `deadline_ms`. Earlier calls change nothing."""
         core, role = self._core, self._core.role
         if isinstance(role, Leader):
             # the disk may have done its work meanwhile
@@ -271,48 +270,48 @@ class RaftNode:
         return leader.deadline_ms(self._core, role) if isinstance(role, Leader) else role.election_deadline_ms
 
     def propose(self, now_ms: int, data: bytes) -> tuple[Term, RaftIndex] | None:
-        """Append to the group's log. None if this node does not lead or is handing over; the entry is decided when
-        (term, index) comes in Ready.committed, and lost if that index comes with another term. ValueError if `data` is
-        longer than an entry may be."""
+        """Append an entry to the group's log; returns its term and index, None if this node does not lead or transfers
+        the leadership. The entry is committed when (term, index) is in Ready.committed, and lost if that index comes
+        with another term. Raises ValueError if `data` is longer than an entry may be."""
         if len(data) > MAX_ENTRY_BYTES:
             raise ValueError(f"a Raft entry of {len(data)} bytes exceeds {MAX_ENTRY_BYTES}")
         role = self._core.role
         return leader.propose(self._core, role, data) if isinstance(role, Leader) else None
 
     def read_index(self, now_ms: int, context: bytes) -> bool:
-        """Ask for a linearizable read; its ReadState comes in Ready.reads, or never if leadership is lost. False if
-        this node does not lead or has not committed in its term yet."""
+        """Begin a linearizable read; its ReadState comes in Ready.reads, or never if the leadership is lost. False if
+        this node does not lead or has not committed an entry of its term yet."""
         role = self._core.role
         return isinstance(role, Leader) and leader.read_index(self._core, role, now_ms, context)
 
     def change_membership(self, now_ms: int, wanted: MembershipChange) -> tuple[Term, RaftIndex] | Refused | None:
-        """Add or remove a node; decided as a proposal is. None if this node does not lead."""
+        """Add or remove a node; committed like a proposal. None if this node does not lead."""
         core, role = self._core, self._core.role
         return reconfiguration.change(core, role, now_ms, wanted) if isinstance(role, Leader) else None
 
     def transfer_leadership(self, now_ms: int, to: str) -> bool:
-        """Hand over to voter `to`, an identity: proposals are refused until it leads or election_timeout_ms has
-        passed."""
+        """Transfer the leadership to voter `to` (an identity). Proposals are refused until it leads or
+        election_timeout_ms has passed. False if the transfer does not begin."""
         role = self._core.role
         return isinstance(role, Leader) and leader.begin_transfer(self._core, role, now_ms, to)
 
     def snapshot_of(self, index: RaftIndex, data: bytes | bytearray) -> Snapshot:
-        """The snapshot that `compact` with the same arguments will store; to be written ahead of it, beside the log."""
-        assert index <= self.compactable_index, f"entry {index} is not settled"
+        """Snapshot that `compact` with the same arguments will store; it may be written before, beside the log."""
+        assert index <= self.compactable_index, f"entry {index} is not applied and durable"
         term = self._core.log.term_at(index)
         assert term is not None, f"entry {index} is compacted away"
         return Snapshot(index, term, data, self._core.membership.at(index).encode())
 
     def compact(self, index: RaftIndex, snapshot_data: bytes | bytearray) -> None:
-        """Drop the log up to `index`, which must be settled and above the last snapshot; `snapshot_data` is the
-        application's state after it."""
-        assert index <= self.compactable_index, f"entry {index} is not settled"
+        """Replace the log up to `index` by a snapshot. `index`: above the last snapshot, `compactable_index` at most;
+        `snapshot_data`: the application's state after it."""
+        assert index <= self.compactable_index, f"entry {index} is not applied and durable"
         self._core.compact(index, snapshot_data)
 
     # --- outputs ----------------------------------------------------------------------------------------------------
 
     def ready(self, now_ms: int) -> Ready | None:
-        """Work that has accumulated; None if there is none, or if it must wait for another Ready to be advanced."""
+        """Take the accumulated work; None if there is none, or if another Ready must be advanced first."""
         core, log = self._core, self._core.log
         if self._diskless is not None:
             return None
@@ -349,7 +348,7 @@ class RaftNode:
         return ready
 
     def _ready_without_disk(self, persisting: Ready) -> Ready | None:
-        """Work that a slow disk does not hold up. A term that is not durable yet holds up every message."""
+        """Work that need not wait for the disk. A term that is not durable yet delays every message."""
         core = self._core
         knows_term = persisting.hard_state is None and not core.hard_state_changed
         early = self._take_early() if knows_term else ()
@@ -383,7 +382,7 @@ class RaftNode:
         return log.slice(start, end)
 
     def advance(self, ready: Ready) -> None:
-        """Everything `ready` asked to persist is on stable storage."""
+        """Note that everything that `ready` asked to persist is on stable storage."""
         core = self._core
         if ready is self._diskless:
             self._diskless = None
@@ -399,16 +398,16 @@ class RaftNode:
         if isinstance(core.role, Leader):
             leader.count_commits(core, core.role)
 
-    # --- look -------------------------------------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------------------------------
 
     @property
     def node_id(self) -> str:
-        """The identity."""
+        """Identity of this node."""
         return self._core.node_id
 
     @property
     def configuration(self) -> Configuration:
-        """The one in force: the last in the log, committed or not."""
+        """Configuration in force: the last one in the log, committed or not."""
         return self._core.configuration
 
     @property
@@ -439,7 +438,7 @@ class RaftNode:
 
     @property
     def compactable_index(self) -> RaftIndex:
-        """Last entry that is applied and on this node's disk as well; a snapshot may reach so far."""
+        """Last entry that is applied and durable on this node: the log may be compacted up to it."""
         return min(self._applied_index, self._core.log.durable_index)
 
     @property
@@ -452,18 +451,18 @@ class RaftNode:
 
     @property
     def has_caught_up(self) -> bool:
-        """A leader whose application has been given everything decided before its term: it may decide now."""
+        """True for a leader whose application has applied all entries of earlier terms: it may decide now."""
         role = self._core.role
         return isinstance(role, Leader) and role.noop_index <= self._applied_index
 
     def best_successor(self, now_ms: int) -> str | None:
-        """The other voter that holds most of the log, by identity: of those that have answered of late, if any have,
-        and of two that hold as much the one that answered last. None if this node does not lead or is alone."""
+        """Identity of the other voter with the longest log: among those that have answered within quorum_timeout_ms if
+        there are any; among equal ones the one that answered last. None if this node does not lead or is alone."""
         role = self._core.role
         return leader.best_successor(self._core, role, now_ms) if isinstance(role, Leader) else None
 
     def unsaved_ms(self, now_ms: int) -> int:
-        """Time (ms) for which the disk has been at work for the Ready that waits for it; 0 if none does."""
+        """Time (ms) for which the disk has worked for the Ready that waits for it; 0 if none waits."""
         return 0 if self._persisting is None else now_ms - self._persisting_since_ms
 
     def lease_valid(self, now_ms: int) -> bool:

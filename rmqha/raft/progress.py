@@ -1,7 +1,7 @@
 """A leader's knowledge of one follower, which decides how it sends to it (after etcd's tracker). Pure.
 
 PROBE      one append at a time, until the point where both logs match is found → REPLICATE | SNAPSHOT
-REPLICATE  pipelined appends up to a window; a reject or a silence → PROBE
+REPLICATE  pipelined appends up to a window; a reject → PROBE
 SNAPSHOT   the entries it needs are compacted away: chunks, one at a time → REPLICATE when installed
 """
 
@@ -16,6 +16,9 @@ from rmqha.wire.raft_message import ZERO_INDEX, Snapshot
 
 
 class ProgressState(IntEnum):
+    """Way of sending to a follower: one append to find where its log agrees, appends without waiting for answers, or
+    a snapshot."""
+
     PROBE = 0
     REPLICATE = 1
     SNAPSHOT = 2
@@ -23,22 +26,22 @@ class ProgressState(IntEnum):
 
 @dataclass(slots=True)
 class Progress:
-    """Progress of one follower's log. `match_index` is known to be durable there; `next_index` > match_index is what to
-    send next."""
+    """State of one follower. Entries up to `match_index` are known to be durable there. Invariant: `match_index` <
+    `next_index`, the entry that is sent next."""
 
     next_index: RaftIndex
     match_index: RaftIndex = ZERO_INDEX
     state: ProgressState = ProgressState.PROBE
     acked_round: int = 0
     heard_at_ms: int | None = None
-    """Time (ms) at which it last answered anything; None before that."""
+    """Time (ms) of the follower's last answer; None before the first."""
     probe_sent: bool = False
-    """PROBE: wait for an answer; a heartbeat's answer also frees it."""
+    """PROBE: True while the append waits for its answer, or for that of a heartbeat."""
     inflight: deque[RaftIndex] = field(default_factory=deque)
     """REPLICATE: last index of each append that has not been answered."""
     snapshot: Snapshot | None = None
     snapshot_offset: int = 0
-    """SNAPSHOT: bytes the follower has confirmed."""
+    """SNAPSHOT: bytes that the follower has confirmed."""
     chunk_sent: bool = False
 
     def to_probe(self) -> None:
@@ -60,7 +63,7 @@ class Progress:
         self.snapshot, self.snapshot_offset = None, 0
 
     def acknowledged(self, match_index: RaftIndex) -> bool:
-        """The follower holds everything up to `match_index`; True if that is news."""
+        """Note that the follower holds all entries up to `match_index`; True if the index has advanced."""
         while self.inflight and self.inflight[0] <= match_index:
             self.inflight.popleft()
         if match_index < self.match_index or (
@@ -75,7 +78,7 @@ class Progress:
         return advanced
 
     def rejected(self, rejected_index: RaftIndex, next_index: RaftIndex) -> bool:
-        """The follower lacks `rejected_index`; False if the answer is an old one."""
+        """Note that the follower has rejected an append after `rejected_index`; False if the answer is outdated."""
         if self.state is ProgressState.SNAPSHOT or rejected_index <= self.match_index:
             return False
         if self.state is ProgressState.PROBE and rejected_index != self.next_index - 1:

@@ -1,7 +1,7 @@
 """Voters: the configuration of a Raft group and majorities over it. Pure values (after etcd's quorum package).
 
-A node is known by its identity, `id#incarnation`: the incarnation was drawn when its directory was made, so that a
-wiped disk, which has forgotten its votes, is another node under the same id (after KIP-853's directory ids).
+The identity of a node is `id#incarnation`. The incarnation is drawn when its directory is created, so that a wiped
+disk, which has forgotten its votes, is another node with the same id (after KIP-853's directory ids).
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ def identity(node_id: str, incarnation: str) -> str:
 
 
 def id_of(member: str) -> str:
-    """The bare id of an identity; of a bare id, itself."""
+    """Bare id of an identity; a bare id is returned as it is."""
     return member.partition(SEPARATOR)[0]
 
 
 def incarnation_of(member: str) -> str:
-    """ "" of a bare id."""
+    """Incarnation of an identity; "" of a bare id."""
     return member.partition(SEPARATOR)[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Voters elect and commit; learners only receive the log; `joining` are those learners that become voters once they
-    have caught up. All are sorted tuples of identities, no id twice.
+    """Members of a Raft group. Voters elect and commit; learners only receive the log; `joining` are those learners
+    that become voters once they have caught up. All are sorted tuples of identities, no id twice.
 
-    A configuration that is not `formed` is the list that a fresh group was started with: bare ids, because nobody knows
-    the incarnations yet. Its first leader needs the vote of every voter, and with the votes it learns the incarnations
-    and writes the formed configuration. With a mere majority a wiped disk and a node that never ran could elect
-    themselves and forget what the others have committed.
+    A configuration that is not `formed` is the list that a new group was started with. It has bare ids, because the
+    incarnations are not known yet. Its first leader needs the vote of every voter. By the votes it learns the
+    incarnations, and then it writes the formed configuration. If a majority were enough, a node with a wiped disk and a
+    node that never ran could elect a leader without the entries that the others have committed.
     """
 
     voters: tuple[str, ...]
@@ -63,10 +63,10 @@ class Configuration:
 
     @classmethod
     def static(cls, peers: Mapping[str, str]) -> Self:
-        """The list that a fresh group is started with: address by id."""
+        """Configuration of a new group, not formed. `peers`: address by id."""
         return cls(tuple(sorted(peers)), addresses=tuple(sorted(peers.items())), formed=False)
 
-    # --- look -------------------------------------------------------------------------------------------------------
+    # --- members ----------------------------------------------------------------------------------------------------
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ class Configuration:
         return len(self.voters) // 2 + 1
 
     def name_of(self, member: str) -> str:
-        """The name of the node in this configuration: its identity, its bare id if the group is not formed."""
+        """Name of the node in this configuration: its identity, or its bare id if the group is not formed."""
         return member if self.formed else id_of(member)
 
     def knows(self, member: str) -> bool:
@@ -90,11 +90,11 @@ class Configuration:
         return self.voters == (self.name_of(member),)
 
     def find(self, node_id: str) -> str | None:
-        """The member with this bare id."""
+        """Member with this bare id; None if there is none."""
         return next((member for member in self.members if id_of(member) == node_id), None)
 
     def address_of(self, member: str) -> str:
-        """ "" if it has none."""
+        """Address of a member; "" if it has none."""
         return dict(self.addresses).get(self.name_of(member), "")
 
     # --- count ------------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class Configuration:
         return sorted((value_of(voter) for voter in self.voters), reverse=True)[self.majority - 1]
 
     def won(self, votes: dict[str, bool]) -> bool:
-        """True if these votes, by identity, are a majority."""
+        """True if the granted votes are enough. `votes` by identity."""
         granted = {self.name_of(member) for member, vote in votes.items() if vote}
         return sum(voter in granted for voter in self.voters) >= self._needed_votes
 
@@ -169,7 +169,7 @@ class Configuration:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Raises RemoteProtocolError for bytes that are no configuration."""
+        """Parse an encoded configuration. Raises RemoteProtocolError."""
         try:
             document: Any = cbor2.loads(data)
             version, rows = document

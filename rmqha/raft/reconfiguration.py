@@ -1,6 +1,6 @@
 """Changes of the group's membership by its leader, one node at a time. Pure functions over Core.
 
-A new node comes as a learner; one that is joining becomes a voter by itself once it holds what is committed. The next
+A new node is added as a learner; a joining one becomes a voter by itself once it holds all committed entries. The next
 change waits until the last one is committed, and the first of a term until the leader has committed an entry of it
 (Ongaro's correction of 2015): majorities of neighbouring configurations then always share a node.
 Source: Ongaro's dissertation §4.1-4.3.
@@ -19,7 +19,7 @@ from rmqha.wire.raft_message import Entry, EntryKind, TimeoutNow
 
 @dataclass(frozen=True, slots=True)
 class AddNode:
-    """Change that adds a member. `node` is an identity. Without `voter` it stays a learner."""
+    """Add `node`, an identity. Without `voter` it stays a learner."""
 
     node: str
     address: str
@@ -28,7 +28,7 @@ class AddNode:
 
 @dataclass(frozen=True, slots=True)
 class RemoveNode:
-    """Change that removes a member, by bare id, whatever disk is behind it."""
+    """Remove the node with this bare id, whatever its incarnation is."""
 
     node_id: str
 
@@ -38,13 +38,13 @@ MembershipChange = AddNode | RemoveNode
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Refusal of a change. `reason` is one sentence for the operator."""
+    """Refusal of a change. `reason`: one sentence for the operator."""
 
     reason: str
 
 
 def change(core: Core, role: Leader, now_ms: int, wanted: MembershipChange) -> tuple[Term, RaftIndex] | Refused:
-    """Append the configuration that `wanted` leads to."""
+    """Append the configuration after the change `wanted`; returns the term and index of its entry."""
     found = _changed(core.configuration, wanted)
     if isinstance(found, Refused):
         return found
@@ -91,7 +91,7 @@ def may_change(core: Core, role: Leader) -> bool:
 
 
 def is_heard(core: Core, role: Leader, now_ms: int, member: str) -> bool:
-    """True if it is this node, or has answered it within quorum_timeout_ms."""
+    """True if `member` is this node, or has answered it within quorum_timeout_ms."""
     if member == core.node_id:
         return True
     heard_at_ms = role.progress[member].heard_at_ms if member in role.progress else None
@@ -106,21 +106,21 @@ def append_configuration(core: Core, role: Leader, configuration: Configuration)
 
 
 def track_members(core: Core, role: Leader, next_index: RaftIndex) -> None:
-    """Send to new members as well. One that has left is still told so, see `untrack_removed`."""
+    """Begin to send to new members. A removed one is still sent its removal (see `untrack_removed`)."""
     for peer in core.peers:
         if peer not in role.progress:
             role.progress[peer] = Progress(next_index)
 
 
 def untrack_removed(core: Core, role: Leader) -> None:
-    """Called after a round of heartbeats: nodes whose removal is committed have been sent the news."""
+    """Stop sending to nodes whose removal is committed. Called after a round of heartbeats, by which they know it."""
     if core.membership.index <= core.log.commit_index:
         for peer in [peer for peer in role.progress if not core.configuration.knows(peer)]:
             del role.progress[peer]
 
 
 def promote(core: Core, role: Leader, peer: str) -> None:
-    """Let `peer`, which has just answered, vote if it is joining and holds all that is committed."""
+    """Make `peer`, which has just answered, a voter if it is joining and holds all committed entries."""
     if peer not in core.configuration.joining or role.transfer is not None or not may_change(core, role):
         return
     progress = role.progress[peer]
@@ -129,7 +129,8 @@ def promote(core: Core, role: Leader, peer: str) -> None:
 
 
 def step_down_if_removed(core: Core, role: Leader, now_ms: int) -> bool:
-    """End the leadership of a node whose own removal is committed; the voter that has the most takes over."""
+    """End the leadership of this node if its own removal is committed; the voter with the longest log takes over. True
+    if it has ended."""
     if core.is_voter or core.membership.index > core.log.commit_index:
         return False
     best = max(core.other_voters, key=lambda voter: (role.progress[voter].match_index, voter))

@@ -1,4 +1,4 @@
-"""A snapshot arriving at a follower in chunks of bounded size. Pure."""
+"""A snapshot that arrives at a follower in chunks of bounded size. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rmqha.wire.raft_message import Snapshot, SnapshotChunk
 
 
 class SnapshotAssembly:
-    """Chunks of one snapshot from one leader's term, taken in order; repeats and gaps change nothing."""
+    """Chunks of one snapshot of one leader's term, added in order; repeated and later ones are ignored."""
 
     __slots__ = ("_data", "_first")
 
@@ -15,7 +15,7 @@ class SnapshotAssembly:
         self._data = bytearray()
 
     def fits(self, chunk: SnapshotChunk) -> bool:
-        """True if `chunk` is a part of the same snapshot."""
+        """True if `chunk` belongs to the same snapshot."""
         first = self._first
         return (chunk.term, chunk.index, chunk.snapshot_term, chunk.total_bytes, chunk.configuration) == (
             first.term,
@@ -26,7 +26,8 @@ class SnapshotAssembly:
         )
 
     def add(self, chunk: SnapshotChunk) -> Snapshot | None:
-        """The whole snapshot once its last byte has arrived; it owns the bytes then, and this is done."""
+        """Add a chunk; returns the whole snapshot once its last byte has arrived. The snapshot then owns the bytes, and
+        this object is not used any more."""
         if chunk.offset == len(self._data) and len(self._data) + len(chunk.data) <= chunk.total_bytes:
             self._data += chunk.data
         if len(self._data) < chunk.total_bytes:

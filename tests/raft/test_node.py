@@ -155,7 +155,7 @@ def test_a_slow_disk_holds_up_no_heartbeat_and_no_commit_of_the_others() -> None
     assert [entry.data for entry in beside.committed] == [b"x"]
     one.advance(beside)
     assert (one.applied_index, one.compactable_index) == (2, 1)
-    with pytest.raises(AssertionError, match="entry 2 is not settled"):
+    with pytest.raises(AssertionError, match="entry 2 is not applied and durable"):
         one.compact(RaftIndex(2), b"state")
     one.advance(slow)
     assert one.compactable_index == 2
