@@ -9,6 +9,8 @@ from rmqha.port import Clock
 
 
 class HostClock:
+    """Clocks of the operating system. Implements port.Clock."""
+
     def now_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
 
@@ -24,14 +26,14 @@ def local_month_ms(wall_ms: int) -> tuple[int, int]:
 
 
 class ClockStepDetector:
-    """Measure how far the wall clock was set, against the monotonic one, since this was made: slewing, as NTP does it,
-    moves both."""
+    """Measure how far the wall clock was stepped since this was made, by comparing it with the monotonic clock. Slewing
+    by NTP changes both clocks and does not count."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._distance_ms = clock.wall_ms() - clock.now_ms()
 
     def view(self) -> dict[str, int]:
-        """Fields `wallMs`, now, and `clockSteppedMs`, above zero if the clock was set forward."""
+        """Members for request 52001: `wallMs` now, and `clockSteppedMs`, above 0 if the clock was set forward."""
         wall_ms = self._clock.wall_ms()
         return {"wallMs": wall_ms, "clockSteppedMs": wall_ms - self._clock.now_ms() - self._distance_ms}

@@ -23,28 +23,29 @@ RESERVE_STEP_BYTES = 1 << RESERVE_STEP_SHIFT
 WORD_BYTES = 4
 STAT_BLOCK_BYTES = 512
 MAPPED_WRITE_BYTES = 4096
-"""From this size on a write goes by descriptor: the first store into each mapped page costs a page fault (10 us for
-4 KiB were measured, 0.8 us by pwrite). Both see the same page cache."""
+"""Size (bytes) from which a write uses pwrite: the first store into each mapped page costs a page fault (measured: 10
+us for 4 KiB, 0.8 us by pwrite). Both use the same page cache."""
 PROBE_BYTES = 256 * 1024
 READ_AHEAD_STEP_BYTES = 4 * 1024 * 1024
-"""Growth of a file after which read-ahead is switched on for what it has grown by."""
+"""Growth (bytes) of a file after which read-ahead is switched on for the new part."""
 READ_AHEAD_JUMP_BYTES = 16 * 1024 * 1024
-"""A write further behind the last one than this begins another part of the file, as the entries of an index do."""
+"""Distance (bytes) from the last write beyond which a write begins another part of the file, as the entries of an index
+file do."""
 FILE_MODE, DIRECTORY_MODE = 0o640, 0o750
-"""Messages, tables and logs are the owner's and, for reading, the group's. A umask only takes away more."""
+"""Modes of files and directories: the owner may write, the group may read. A umask may only remove rights."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _GONE = "rmqha.gone"
-"""The name of a directory that is being removed."""
+"""Name of a directory that is being removed."""
 _RWF_NOWAIT = 8
 _NO_NOWAIT = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.EPERM)
-"""The last one comes of a container's filter of system calls that does not know the call."""
+"""Errors if the system lacks RWF_NOWAIT; EPERM comes from a container's seccomp filter that does not know the call."""
 _NO_FALLOCATE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 NOT_THE_SAME = "the directory is no longer the one that was opened: it was moved or removed, or its disk was unmounted"
 
 
 def _reserve(fd: int, start: int, end: int) -> None:
-    """Have the file system set blocks aside, so that a full disk is an error here and not a SIGBUS at a later store
-    into the mapping. File systems without that call leave the file sparse."""
+    """Allocate blocks for [start, end), so that a full disk is an error here and not a SIGBUS at a later store into the
+    mapping. On file systems without that call the file stays sparse."""
     try:
         os.posix_fallocate(fd, start, end - start)
     except OSError as error:
@@ -53,8 +54,8 @@ def _reserve(fd: int, start: int, end: int) -> None:
 
 
 def _refuse_too_little_room(fd: int, size_bytes: int) -> None:
-    """OSError if the file system has too little room for a file of this size. It would give all that it has before it
-    says so, and nobody else could write meanwhile."""
+    """Raise OSError (ENOSPC) if the file system has too little room for a file of this size. Without this check an
+    allocation takes all free blocks before it fails, and no other file can grow meanwhile."""
     found = os.fstatvfs(fd)
     missing_bytes = size_bytes - os.fstat(fd).st_blocks * STAT_BLOCK_BYTES
     if found.f_blocks and missing_bytes > found.f_bavail * found.f_frsize:
@@ -62,14 +63,14 @@ def _refuse_too_little_room(fd: int, size_bytes: int) -> None:
 
 
 def make_directories(directory: Path) -> None:
-    """Make this one and those above it that are missing, with DIRECTORY_MODE."""
+    """Create a directory and its missing parents, with DIRECTORY_MODE."""
     if not directory.is_dir():
         make_directories(directory.parent)
         directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
 
 
 def sync_directory(directory: Path) -> None:
-    """Make durable which names it holds."""
+    """Make the entries of a directory durable."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -91,7 +92,7 @@ def directory_beside(directory: Path) -> Path:
 
 
 def _read_at_once(fd: int, position: int) -> None:
-    """Read a byte that is in memory. Raises BlockingIOError if it is not, and OSError."""
+    """Read a byte without waiting for the disk. Raises BlockingIOError if it is not in memory, and OSError."""
     try:
         os.preadv(fd, [bytearray(1)], position, _RWF_NOWAIT)
     except NotImplementedError:
@@ -101,8 +102,8 @@ def _read_at_once(fd: int, position: int) -> None:
 
 @cache
 def _libc_read_at_once() -> Callable[[int, int], None]:
-    """Implementation of `_read_at_once` by the C library that runs here. If that lacks the call too, as musl's, it
-    raises ENOSYS."""
+    """Implementation of `_read_at_once` by the C library of this process. If that lacks the call too, as musl's, it
+    raises OSError (ENOSYS)."""
     import ctypes
 
     call: Callable[..., int] | None = None
@@ -121,8 +122,9 @@ def _libc_read_at_once() -> Callable[[int, int], None]:
 
 
 class _ReadAhead:
-    """Advice to the system about one mapping: data are read ahead, empty space is not. A file with holes that is opened
-    again, as the last one of each queue is, has no read-ahead in what it holds then: where its data end is not known.
+    """Advice to the system about one mapping: read data ahead, but not empty space. A file with holes that is opened
+    again, such as the last one of each queue, gets no read-ahead for its present content: the end of its data is not
+    known.
 
     The first store into a page that is not in memory reads this page and the disk's read-ahead, also where the file has
     no data. A read-ahead of 8 MiB takes 1 to 16 ms of a core. Without read-ahead a cold file is read one page at a
@@ -135,9 +137,9 @@ class _ReadAhead:
         self._map = map_
         self._size_bytes = size_bytes
         self._without_from = -1
-        """Position from which on nothing is read ahead, near the last write; -1: nothing was written yet."""
+        """Position from which on there is no read-ahead, near the last write; -1: nothing was written yet."""
         self.next_at = 0
-        """Position: `grew` must be called for a write that ends there or behind it."""
+        """Position: `grew` must be called for a write that ends at or above it."""
         if is_sparse:
             self._advise(mmap.MADV_RANDOM, 0, size_bytes)
 
@@ -169,14 +171,14 @@ class HostRegion:
     def __init__(self, fd: int, size_bytes: int, *, reserved: bool, unsynced: list[Path]) -> None:
         self._fd = fd
         self._unsynced = unsynced
-        """Directories in which the file, or a directory above it, is new."""
+        """Directories whose entries must be synced: the file, or a directory above it, is new there."""
         self.size_bytes = size_bytes
         self._map = mmap.mmap(fd, size_bytes)
         is_sparse = os.fstat(fd).st_blocks * STAT_BLOCK_BYTES < size_bytes
         self._read_ahead = _ReadAhead(self._map, size_bytes, is_sparse=is_sparse)
         self._view = memoryview(self._map)
         self._unreserved = bytearray(b"" if reserved else b"\1" * -(-size_bytes // RESERVE_STEP_BYTES))
-        """1 for each step that has no blocks yet, as far as is known; empty if all have."""
+        """1 for each RESERVE_STEP_BYTES of the file that may have no blocks yet; empty if all have."""
 
     def write(self, position: int, data: Buffer) -> None:
         end = position + len(data)
@@ -233,7 +235,7 @@ class HostRegion:
         return found
 
     def probe(self, position: int, size_bytes: int) -> int:
-        # nothing comes from behind the end of a file that somebody else has cut: there is nothing to warn of
+        # pread returns b"" behind the end of a file that another program has cut: that is no read error
         return len(os.pread(self._fd, min(size_bytes, PROBE_BYTES), position)) or size_bytes
 
     def is_in_memory(self, position: int, size_bytes: int) -> bool:
@@ -271,7 +273,8 @@ class HostRegion:
 
 
 class _Loader:
-    """Reads a range of a file once, by a descriptor of its own, which is closed also if it is never called."""
+    """Function that reads a range of a file once, through its own descriptor; that is closed also if it is never
+    called."""
 
     def __init__(self, fd: int, position: int, size_bytes: int) -> None:
         self._fd = fd
@@ -328,8 +331,8 @@ class HostAppendFile:
 
 
 class HostDisk(HostTree):
-    """Implements `rmqha.port.Disk`. The root is made by the first write that needs it. From `lock` on it is the
-    directory that was there then: where it was moved away, or unmounted, nothing is made in its place."""
+    """Files below a root directory. Implements `rmqha.port.Disk`. The first write creates the root. From `lock` on the
+    root must stay the same directory: if it is moved away or unmounted, no new one is created in its place."""
 
     _locked_root: os.stat_result | None = None
 
@@ -339,7 +342,7 @@ class HostDisk(HostTree):
             sync_directory(directory)
 
     def _make_directories(self, path: Path) -> list[Path]:
-        """Make those above `path`; the parents of the new ones, which know them for good once they are synced."""
+        """Make the directories above `path`; returns the parents of the new ones, which must be synced."""
         self._refuse_other_root()
         missing = []
         parent = path.parent
@@ -472,8 +475,8 @@ class HostDisk(HostTree):
         self._make_parent(self._at(path) / "x")
 
     def lock(self, path: str) -> Callable[[], None] | None:
-        """An open-file-description lock: it excludes Java's process-owned lock on the same byte, and unlike that kind
-        it also excludes a second opener in this process and survives the closing of other descriptors."""
+        """Take an open-file-description lock. It excludes Java's process-owned lock on the same byte. Unlike that kind
+        it also excludes a second opener in this process, and survives the closing of other descriptors."""
         fd = os.open(self._at(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             wanted = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)

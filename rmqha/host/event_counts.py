@@ -1,7 +1,7 @@
-"""Counters that follow from traced events: elections, changes of the set, cuts, how long failovers take. Shell.
+"""Counters of traced events: elections, changes of the set, cuts, and the durations of failovers. Shell.
 
-Only a process that shows metrics listens. Phases are timed by the monotonic clock of the node that sees both ends of
-one, so no two clocks are compared; `rmqha drill failover` measures a whole failover across nodes.
+They exist only in a process with metrics. A phase is timed by the monotonic clock of the node that sees its begin and
+end, so no clocks of two nodes are compared; `rmqha drill failover` measures a whole failover across nodes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SERIES = (EVENTS, LOST_LINES, ELECTIONS, SET_CHANGES, CUTS, CUT_BYTES, FAILOVER)
 
 
 class EventCounts:
-    """Listens to `tracer` from now on. Events may come from several threads."""
+    """Counters of the events of `tracer`, from now on. Events may come from several threads."""
 
     def __init__(self, tracer: HostTracer) -> None:
         self._tracer = tracer

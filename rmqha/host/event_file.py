@@ -1,7 +1,7 @@
-"""Events of consequence on disk, so that a server still tells them after a restart. Shell.
+"""Important events on disk, so that a server still has them after a restart. Shell.
 
-Two files of MAX_FILE_BYTES at most, one JSON object a line. They are written by a thread of their own: a disk that
-hangs or is full costs lines, never time.
+There are two files of MAX_FILE_BYTES at most, with one JSON object per line. A separate thread writes them: if the disk
+hangs or is full, lines are lost, but nothing waits.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from rmqha.host.disk import FILE_MODE, make_directories
 
 VERSION = 1
 MAX_FILE_BYTES = 128 * 1024
-"""A file that would grow beyond is renamed to the old one."""
+"""Most bytes of a file; one that would grow beyond is renamed to the old file."""
 MAX_LINE_BYTES = 4 * 1024
-"""A longer event is kept without its fields."""
+"""Most bytes of an event; a longer one is kept without its fields."""
 KEPT_COUNT = 300
-"""Events of earlier processes that are told."""
+"""Most events of earlier processes that are read."""
 MAX_WAITING_COUNT = 1_000
 CLOSE_S = 1.0
 """Longest wait of an ending process for its last lines."""
@@ -66,12 +66,12 @@ KEPT_EVENTS = frozenset(
         "writable",
     }
 )
-"""Events that outlive the process: who led when and why, who was in the set, what was cut, starts and ends."""
+"""Events that outlive the process: elections, role and set changes, cuts of the log, starts and ends."""
 
 
 class EventFile:
-    """The file at `path` and its old one, `path`.1. What earlier processes left is read when this is made; a file that
-    cannot be read is as good as none."""
+    """The file at `path` and its old one, `path`.1. The constructor reads the events of earlier processes; a file that
+    cannot be read counts as missing."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -81,7 +81,7 @@ class EventFile:
         self._waiting: Queue[bytes | None] = Queue(MAX_WAITING_COUNT)
         self._thread: Thread | None = None
         self._has_directory = False
-        """True once it was created: an operator may move it away with the store."""
+        """True once the directory was created. It is created once, as an operator may move it away with the store."""
         self.lost_count = 0
 
     @property
@@ -89,15 +89,15 @@ class EventFile:
         return self._path.with_name(f"{self._path.name}.1")
 
     def events(self) -> list[dict[str, Any]]:
-        """Events that are no longer in memory otherwise, the oldest first, as `HostTracer.history` has them."""
+        """Events that the tracer no longer has in memory, the oldest first, in the form of `HostTracer.history`."""
         return [found for line in self._lines if (found := _event_of(line)) is not None]
 
     def remember(self, event: Mapping[str, Any]) -> None:
-        """Tell an event from here on: the process forgets it."""
+        """Keep an event that the tracer drops from its memory."""
         self._lines.append(line_of(event))
 
     def put(self, event: Mapping[str, Any]) -> None:
-        """Write an event, soon. From one thread at a time."""
+        """Queue an event for the writing thread. Only one thread may call it at a time."""
         if self._thread is None:
             self._thread = Thread(target=self._write_all, name="event-file", daemon=True)
             self._thread.start()
@@ -107,7 +107,7 @@ class EventFile:
             self.lost_count += 1
 
     def close(self) -> None:
-        """Wait for the last lines, not for a disk that hangs."""
+        """Wait until the last lines are written, CLOSE_S at most for each of two steps."""
         if self._thread is None:
             return
         try:
@@ -125,7 +125,8 @@ class EventFile:
                 self.lost_count += 1
 
     def _write(self, line: bytes) -> None:
-        """The file is opened anew each time: such events are rare, and whoever moves it away gets a new one."""
+        """Append a line; the file is opened for each one, so that a file which is moved away is replaced by a new
+        one."""
         if not self._has_directory:
             make_directories(self._path.parent)
             self._has_directory = True
@@ -135,7 +136,7 @@ class EventFile:
                 self.lost_count += 1
 
     def _append(self, line: bytes) -> bool:
-        """False, and nothing written, if the file would grow beyond its bound."""
+        """Append a line to the current file. False, and nothing is written, if the file would be too large."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(self._path, flags, FILE_MODE)
         try:
@@ -148,7 +149,7 @@ class EventFile:
 
 
 def line_of(event: Mapping[str, Any]) -> bytes:
-    """The line of an event, with its line feed and the format's version."""
+    """Line of an event, with the format's version and a line feed."""
     line = json.dumps({"v": VERSION, **event}, separators=(",", ":")).encode() + b"\n"
     if len(line) <= MAX_LINE_BYTES:
         return line
@@ -157,7 +158,7 @@ def line_of(event: Mapping[str, Any]) -> bytes:
 
 
 def _event_of(line: bytes) -> dict[str, Any] | None:
-    """None for half a line, as a kill leaves it, and for one of a later release."""
+    """Parse a line; None for an incomplete one, which a kill leaves, and for one of a later release."""
     try:
         found = json.loads(line)
         version = found.pop("v")

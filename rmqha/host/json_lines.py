@@ -12,7 +12,7 @@ HEAD = ("time", "level", "event", "server", "group", "cause_id")
 
 
 class JsonLines:
-    """Writer of events as JSON lines. `own` are the members of every line (`server`, `group`)."""
+    """Encoder of log lines. `own`: members of every line (`server`, `group`)."""
 
     def __init__(self, own: Mapping[str, str]) -> None:
         self._own = dict(own)
@@ -27,7 +27,7 @@ class JsonLines:
         )
 
     def line(self, stamp: str, name: str, fields: Mapping[str, Any], *, warning: bool) -> str:
-        """One event as a line. `fields` are JSON values; members that all lines have win over them."""
+        """Line of an event. `fields`: JSON values; the members of every line win over fields of the same name."""
         group = self._own.get("group") or fields.get("group") or fields.get("broker_name")
         epoch = fields.get("epoch")
         cause = {"cause_id": f"{group}/{epoch}"} if group and epoch is not None else {}
@@ -36,5 +36,5 @@ class JsonLines:
 
 
 def _head_first(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """The members in the order in which people read them."""
+    """Put the members of HEAD first, for human readers."""
     return {**{key: event[key] for key in HEAD if key in event}, **event}

@@ -1,4 +1,4 @@
-"""The choice of a batch kernel: RMQHA_KERNEL=python or native; by default the native one if its library is there."""
+"""The choice of the batch kernel: RMQHA_KERNEL=python or native; by default native if its library is there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMES = ("native", "python")
 
 
 class KernelChoice(NamedTuple):
-    """A kernel and why it is not the native one; "" where it is, or is not wanted."""
+    """The chosen kernel. `fallback_reason`: why it is not the native one, "" if it is or if Python was asked for."""
 
     name: str
     kernel: BatchKernel
@@ -27,11 +27,13 @@ class KernelChoice(NamedTuple):
 
     @property
     def description(self) -> str:
+        """Name of the kernel, and the reason of a fallback."""
         return f"{self.name}: {self.fallback_reason}" if self.fallback_reason else self.name
 
 
 def choose_kernel() -> KernelChoice:
-    """Raises ConfigError if RMQHA_KERNEL is neither, or asks for a library that cannot be had."""
+    """Choose the kernel by RMQHA_KERNEL. Raises ConfigError if its value is neither name, or if the native library
+    cannot be loaded although it is asked for."""
     wanted = os.environ.get(VARIABLE, "")
     if wanted not in ("", *_NAMES):
         raise ConfigError(f"{VARIABLE}: {wanted!r} is no kernel; it is one of {', '.join(_NAMES)}, or unset")
@@ -46,24 +48,24 @@ def choose_kernel() -> KernelChoice:
 
 
 def _python_kernel() -> BatchKernel:
-    from rmqha.kernel.python_kernel import PythonKernel  # its patterns take memory
+    from rmqha.kernel.python_kernel import PythonKernel  # imported only here: its patterns take memory
 
     return PythonKernel()
 
 
 def native_columns(library: Path = LIBRARY) -> NativeColumns | None:
-    """The decoder of columns, None where there is no native one or RMQHA_KERNEL asks for Python."""
+    """Native decoder of columns; None if there is no library or RMQHA_KERNEL asks for Python."""
     if os.environ.get(VARIABLE, "") == "python":
         return None
     try:
-        load_kernel(library)  # whether it is of this version
+        load_kernel(library)  # raises OSError if the library has another version
         return NativeColumns(ctypes.CDLL(str(library)))
     except OSError:
         return None
 
 
 def load_kernel(library: Path = LIBRARY) -> NativeKernel:
-    """Load the native kernel. Raises OSError with a sentence if that cannot be."""
+    """Load the native kernel. Raises OSError with one sentence if it is missing or unusable."""
     if not library.exists():
         raise OSError(f"there is no {library}: make native builds it, with cargo")
     try:

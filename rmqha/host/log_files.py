@@ -1,6 +1,6 @@
-"""A server's own log files, told piece by piece to an admin elsewhere (request 52018). Shell.
+"""A server's own log files, sent piece by piece to a remote admin (request 52018). Shell.
 
-Each answer is at most MAX_PIECE_BYTES: a look into a log of any length costs the server one short read.
+Each answer has MAX_PIECE_BYTES at most, so a request costs the server one short read, however long the log is.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from rmqha.model.config.servers import ServerConfig
 from rmqha.wire.command import Command
 
 MAX_PIECE_BYTES = 64 * 1024
-"""Most bytes of one answer; whoever wants more asks again."""
+"""Most bytes of one answer; the client asks again for more."""
 VERSION = "1"
 
 
 class LogFiles:
-    """The log of a server and its audit log; `log` None: lines go to standard error."""
+    """Log and audit log of a server; `log` None: lines go to standard error."""
 
     def __init__(self, log: Path | None, audit: Path | None) -> None:
         self._log = log
@@ -28,13 +28,13 @@ class LogFiles:
 
     @classmethod
     def of(cls, config: ServerConfig) -> Self:
-        """The files that a server's keys name."""
+        """Log files by a server's configuration."""
         log = Path(config.log_file) if config.log_file else None
         beside = log.with_name(AUDIT_FILE) if log is not None else None
         return cls(log, Path(config.audit_log_file) if config.audit_log_file else beside)
 
     def answer(self, command: Command) -> Command:
-        """A piece of a file, or a refusal that says why there is none. No path is taken from the request."""
+        """Answer with a piece of a file, or an error with its reason. The request cannot contain a path."""
         wants_audit = command.ext.get("audit") == "true"
         path = self._audit if wants_audit else self._log
         try:
@@ -64,8 +64,8 @@ def _number(command: Command, name: str) -> int | None:
 
 
 def _holding(path: Path, file: str, offset: int | None) -> tuple[Path, int | None]:
-    """The file to read, and from where: an old one, if it is the `file` that is read and has bytes from `offset` on;
-    if it has none, the one that was begun after it, from its beginning; else the log."""
+    """The file to read and the offset. It is an old (rotated) file if `file` is its inode and it has bytes from
+    `offset` on; if it has none, the next newer file from 0 on; else the log."""
     newer = path
     for number in range(1, KEPT_FILE_COUNT + 1) if offset is not None and file else ():
         old = path.with_name(f"{path.name}.{number}")
@@ -80,7 +80,8 @@ def _holding(path: Path, file: str, offset: int | None) -> tuple[Path, int | Non
 
 
 def _piece(command: Command, path: Path, offset: int | None, count: int) -> Command:
-    """Bytes of a log from `offset` on, or its last `count` ones. `file` changes when the log was rotated."""
+    """Answer with bytes from `offset` on, or with the last `count` bytes. The field `file` changes when the log is
+    rotated."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         found = os.fstat(descriptor)

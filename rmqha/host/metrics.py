@@ -1,7 +1,7 @@
-"""Families of metrics as Prometheus' text, by its own client library, with the process's own figures. Shell.
+"""Metric families as Prometheus' text format, by its client library, with the process's own metrics. Shell.
 
-The library is loaded by `load`, when a process that is to be scraped starts: at the first scrape its import would hold
-up the event loop.
+`rmqha.host.http.endpoint.expose` imports this module when a process with metrics starts: at the first scrape the import
+would block the event loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class _FamiliesCollector(Collector):
-    """Series of one name are one family, whichever server they are of."""
+    """Collector of the families of all servers of a process; series of one name become one family."""
 
     def __init__(self, scraped: Sequence[MetricFamilies]) -> None:
         self._scraped = scraped
@@ -37,7 +37,7 @@ class _FamiliesCollector(Collector):
 
 
 def exposition(scraped: Sequence[MetricFamilies]) -> bytes:
-    """The text format 0.0.4, process_* series included."""
+    """Metrics in the text format 0.0.4, with the process_* series."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_FamiliesCollector(scraped))
     ProcessCollector(registry=registry)

@@ -8,8 +8,8 @@ from hashlib import sha256
 
 
 class HostPrng:
-    """Random numbers, not for secrets. `child(name)` depends on the seed and the names alone, never on how much was
-    drawn before."""
+    """Pseudo-random numbers, not for secrets. `child(name)` depends only on the seed and the names, not on the numbers
+    drawn before. Implements port.Prng."""
 
     def __init__(self, seed: int | None = None) -> None:
         self.seed = secrets.randbits(64) if seed is None else seed

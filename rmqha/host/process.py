@@ -1,4 +1,4 @@
-"""The process around a server: file descriptors, signals, and what /proc says about any process. Shell."""
+"""The process of a server: file descriptors, signals, memory; and the start time of any process. Shell."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     import trio
 
 GC_THRESHOLDS = (5_000, 3, 100)
-"""A collection of the youngest objects then takes less than a millisecond, one of the next generation some: while
-thousands of connections arrive, all that is new stays alive and is walked through."""
+"""Thresholds of the garbage collector. A collection of the youngest generation then takes less than a millisecond, one
+of the next generation some: while thousands of connections arrive, all new objects are alive and are traversed."""
 GRACE_MS = 10_000
 KILLED_EXIT_CODE = 130
 PRIVATE_UMASK = 0o027
-"""Umask of servers: whatever one makes is closed to others, also where a library makes it."""
+"""Umask of servers: others have no rights on any file that the process creates, also through a library."""
 RESERVED_FILES = 256
 LARGE_BYTES = 256 * 1024
-"""Size of memory from which on it is asked of the system by itself, and given back when it is free."""
+"""Size (bytes) from which malloc maps memory separately, and gives it back to the system when it is freed."""
 KEPT_BYTES = 1024 * 1024
-"""Free memory at the end of the heap that stays: turns that read and write some hundred KiB each would ask the system
-for it each time, and a new page costs as much as a message of a batch."""
+"""Free memory (bytes) at the end of the heap that malloc keeps. Otherwise turns that read and write some hundred KiB
+would get new pages from the system each time, and a new page costs as much as a message of a batch."""
 SWITCH_INTERVAL_S = 0.000_5
 """Time (s) after which a thread that runs Python gives the interpreter lock to one that waits for it; Python's default
 is 5 ms. The event loop gives the lock away with every read and write of a socket: beside a thread that encodes a table
@@ -47,26 +47,26 @@ def raise_file_limit() -> int:
 
 
 def max_session_count() -> int:
-    """Number of connections that this process may serve: a quarter of its descriptors stays for its files, or a crowd
-    of connections would keep the log from its next file; three quarters where there are few, and never all."""
+    """Most connections of this process. A quarter of its file descriptors is reserved for files: otherwise many
+    connections could prevent the next file of the log. The reserve is RESERVED_FILES at least, but never more than
+    three quarters."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return max(1, limit - max(min(RESERVED_FILES, limit * 3 // 4), limit // 4))
 
 
 def freeze_loaded_objects() -> None:
-    """Keep the garbage collector from walking through what has been loaded: with a million objects each full collection
-    would stop the process for a second. Call it when the state is in memory."""
+    """Exclude all present objects from garbage collection: with a million objects each full collection would stop the
+    process for a second. Called when the state is in memory."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
 
 
 def pin_malloc_thresholds() -> bool:
-    """Pin glibc's border between memory of its heap and of its own mapping, and what its heap keeps; False where there
-    is no glibc.
+    """Fix glibc's thresholds M_MMAP_THRESHOLD and M_TRIM_THRESHOLD; False if there is no glibc.
 
-    The border moves up to 32 MiB by itself once something large has been freed; bodies and answers then leave holes in
-    the heap, which stays as large as it ever was."""
+    By default the first rises up to 32 MiB after a large block was freed. Bodies and answers then leave holes in the
+    heap, which never shrinks."""
     import ctypes
 
     try:
@@ -88,8 +88,8 @@ def run_server(
 
     `serve(stopping)` returns, or hands over and drains when `stopping` is set by SIGTERM or SIGINT, and is cancelled
     `grace_ms` later. A second such signal ends the process at once, exit code KILLED_EXIT_CODE, as a kill would.
-    SIGHUP calls `on_hangup` (reopen the logs, look at certificates and accounts). `beside` runs as long as the server
-    does. `tracer` is told of a limit of open files that is low.
+    SIGHUP calls `on_hangup` (reopen the logs, check certificates and accounts). `beside` runs as long as the server
+    does. `tracer` gets an event if the limit of open files is low.
     """
     import trio
 
@@ -154,13 +154,12 @@ async def _supervise(
 
 
 def started_at_ticks(pid: int) -> int | None:
-    """The kernel's start time of a process, in clock ticks since boot: with the pid it names one process for ever.
-    None if there is no such process, it has ended and only waits for its parent to notice (a zombie), or it is another
-    user's where those are hidden (hidepid)."""
+    """Start time of a process, in clock ticks since boot; with the pid it identifies one process. None if there is no
+    such process, if it is a zombie, or if it is another user's and hidden (hidepid)."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    # the command's name, in parentheses, may hold anything, also ") " and what is no text
+    # the command's name, in parentheses, may contain any bytes, also ") "
     fields = stat.rpartition(b")")[2].split()
     return None if fields[0] in (b"Z", b"X") else int(fields[19])

@@ -1,5 +1,4 @@
-"""The environment of the server in every server process: its trace, its audit log, the watch over certificates.
-Shell."""
+"""The parts that every server process has around its server: tracer, audit log, watcher of security files. Shell."""
 
 from __future__ import annotations
 
@@ -16,7 +15,8 @@ from rmqha.model.config.servers import ServerConfig
 
 
 class ProcessEnvironment:
-    """The environment of one process; `security.use` has been called. Raises UsageError if a log cannot be opened."""
+    """Tracer, audit log and security watcher of one process, made after `security.use`. Raises UsageError if a log
+    cannot be opened."""
 
     def __init__(self, config: ServerConfig, server: str, group: str = "") -> None:
         self.tracer = HostTracer.of(config, server, group)

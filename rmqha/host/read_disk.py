@@ -9,14 +9,14 @@ from pathlib import Path
 
 FLOCK = struct.Struct("hhqqi")
 OFD_GETLK, OFD_SETLK = 36, 37
-"""The numbers that Linux gives F_OFD_GETLK and F_OFD_SETLK. A Python that was built for older systems, as uv's and
-conda's are, does not have the names."""
+"""Linux's values of F_OFD_GETLK and F_OFD_SETLK. A Python built for older systems, as uv's and conda's, does not have
+the names."""
 _PIECE_BYTES = 1 << 30
 """Linux reads at most 2 GiB at once."""
 
 
 class HostReadFile:
-    """One open file."""
+    """One open file. Implements `rmqha.port.ReadFile`."""
 
     __slots__ = ("_fd", "size_bytes")
 
@@ -55,8 +55,8 @@ class HostTree:
         return self._root / path if path else self._root
 
     def exists(self, path: str) -> bool:
-        """Raises OSError if that cannot be seen: `Path.exists` says that there is no such file then, from Python 3.14
-        on, and whoever keeps a table in it would begin an empty one."""
+        """True if there is a file or directory. Raises OSError if the system cannot tell. (From Python 3.14 on
+        `Path.exists` then returns False, and a table in such a file would begin empty.)"""
         try:
             self._at(path).stat()
         except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -68,7 +68,7 @@ class HostTree:
 
 
 class HostReadDisk(HostTree):
-    """A tree that is only read."""
+    """Files below a root directory, for reading. Implements `rmqha.port.ReadDisk`."""
 
     def is_directory(self, path: str) -> bool:
         return self._at(path).is_dir()
@@ -90,7 +90,7 @@ class HostReadDisk(HostTree):
             file.close()
 
     def is_locked(self, path: str) -> bool:
-        """Asks for the lock that would be in the way of `HostDisk.lock`, ours or Java's."""
+        """True if another process, ours or Java's, holds a lock that excludes `HostDisk.lock`."""
         try:
             fd = os.open(self._at(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except (FileNotFoundError, NotADirectoryError):

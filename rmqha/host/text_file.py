@@ -1,5 +1,4 @@
-"""Files that a user names: their paths, and their text, read whole, but only as far as such a file can reasonably be.
-Shell."""
+"""Files that a user names: their paths, and their whole text up to a limit. Shell."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ MAX_TEXT_BYTES = 4 * 1024 * 1024
 
 
 def expanded(path: Path | str) -> Path:
-    """The path with ~ and ~USER as their home directories. UsageError where the machine knows none, as in a container
-    that runs with any uid and without $HOME."""
+    """The path with ~ and ~USER replaced by home directories. Raises UsageError if the machine knows none, as in a
+    container with any uid and without $HOME."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -25,7 +24,7 @@ def expanded(path: Path | str) -> Path:
 
 
 def user_directory(variable: str, beside_it: str) -> Path | None:
-    """The directory that an XDG variable names, else `beside_it` in the home directory; None where there is neither."""
+    """Directory of an XDG variable, else `beside_it` in the home directory; None if there is neither."""
     try:
         return expanded(os.environ.get(variable) or f"~/{beside_it}")
     except UsageError:
@@ -33,11 +32,12 @@ def user_directory(variable: str, beside_it: str) -> Path | None:
 
 
 def read_text(path: Path | str, what: str, limit_bytes: int = MAX_TEXT_BYTES) -> str:
-    """The UTF-8 text of a regular file or a pipe. `what`, such as "the configuration", stands in the sentences.
+    """UTF-8 text of a regular file or a pipe. `what`: what the file is, for errors, such as "the configuration".
 
-    Raises UsageError for all that is none, also for a device, which may never end, and for more than `limit_bytes`."""
+    Raises UsageError if there is no such file or its text is not UTF-8, for a device (its text may never end), and for
+    more than `limit_bytes`."""
     try:
-        # asked before it is opened: opening some devices does something
+        # checked before the file is opened: opening some devices has side effects
         mode = Path(path).stat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or stat.S_ISDIR(mode)):
             raise UsageError(f"cannot read {what} {path}: it is a device or a socket, not a file")

@@ -71,12 +71,12 @@ WARNINGS = frozenset(
         "unclean_election",
     }
 )
-"""Events that a person should look at; the level of a JSON line."""
+"""Events that a person should see; in JSON lines their level is warning."""
 KEPT_FILE_COUNT = 3
 PIECE_CHARS = 400
-"""A pipe that polls writable takes 4 KiB at once; a character has 10 bytes at most, as an escape."""
+"""Most characters of one write. A writable pipe takes 4 KiB at once; a character has 10 bytes at most, as an escape."""
 AUDIT_FILE = "audit.log"
-"""The audit log's name beside the log."""
+"""Name of the audit log in the log's directory."""
 
 
 def _open_private(path: str, flags: int) -> int:
@@ -84,8 +84,8 @@ def _open_private(path: str, flags: int) -> int:
 
 
 class RotatingLogFile(RotatingFileHandler):
-    """Rotation and reopening as the standard library does them. A full or failing disk loses lines, not the server:
-    the loss is counted and shows up in `HostTracer.statistics`."""
+    """Log file with the standard library's rotation and reopening. If the disk is full or fails, lines are lost and
+    counted (`HostTracer.statistics`), and the server continues."""
 
     lost_count = 0
 
@@ -94,24 +94,24 @@ class RotatingLogFile(RotatingFileHandler):
 
     @classmethod
     def open(cls, path: str, max_bytes: int, kept_file_count: int) -> Self:
-        """Makes the directories that are missing. Raises OSError."""
+        """Open a log file; missing directories are created. Raises OSError."""
         make_directories(Path(path).parent.absolute())
         return cls(path, maxBytes=max_bytes, backupCount=kept_file_count, encoding="utf-8")
 
     def doRollover(self) -> None:  # noqa: N802 (the library's name)
         path, aside = Path(self.baseFilename), Path(f"{self.baseFilename}.0")
         try:
-            # where the file cannot be moved, as one that may only grow, the older ones must not make room for it
+            # if the file cannot be renamed (an append-only one), the older files must not be rotated away
             path.rename(aside)
             aside.rename(path)
             super().doRollover()
         except OSError:
-            # the file may be ours and its directory not: a log that grows beyond its bound is better than none
+            # this process may write the file but not its directory: a log above its bound is better than none
             if self.stream is None or self.stream.closed:
                 self.stream = self._open()
 
     def line(self, text: str) -> None:
-        """Write a line; any thread may call."""
+        """Write a line; thread-safe."""
         self.handle(logging.LogRecord("", logging.INFO, "", 0, text, None, None))
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the library's name)
@@ -126,11 +126,11 @@ class RotatingLogFile(RotatingFileHandler):
 
 
 class ErrorStream:
-    """Standard error as a log: a reader that is gone, one that does not read, and a full disk lose lines, not the
-    server, and nobody waits. The loss is counted as that of a file is."""
+    """Standard error as a log. Lines for which it has no room, or whose reader is gone, are lost and counted; the
+    server continues and never waits."""
 
     _lock = Lock()
-    """One for all: two writers after one look could find room for one of them."""
+    """Lock of all instances: of two writers that poll at the same time, only one may have room."""
 
     def __init__(self) -> None:
         self._stream = sys.stderr
@@ -145,7 +145,7 @@ class ErrorStream:
         self._poll.register(descriptor, select.POLLOUT)
 
     def line(self, text: str) -> None:
-        """Write a line; any thread may call."""
+        """Write a line; thread-safe."""
         text += "\n"
         with self._lock:
             try:
@@ -159,11 +159,11 @@ class ErrorStream:
                 self.lost_count += 1
 
     def close(self) -> None:
-        """Nothing: the stream is the process's."""
+        """Do nothing: the stream belongs to the process."""
 
 
 class HostTracer:
-    """Safe to use from several threads."""
+    """Tracer that writes events to a log and keeps the last ones. Implements port.Tracer. Thread-safe."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class HostTracer:
         self._kept = kept
         self._write = None if log_file else write
         self.listeners: list[Callable[[int, str, Mapping[str, Any]], None]] = []
-        """Called with the monotonic time, the name and the fields, JSON values, of each event."""
+        """Functions called with the monotonic time (ms), the name and the fields (JSON values) of each event."""
         self._file: RotatingLogFile | ErrorStream
         if not log_file:
             self._file = ErrorStream()
@@ -204,7 +204,7 @@ class HostTracer:
     def of(
         cls, config: ServerConfig, server: str, group: str = "", *, write: Callable[[str], object] | None = None
     ) -> Self:
-        """The tracer that a server's keys ask for; warns where it would serve anybody, names keys without effect."""
+        """Tracer by a server's configuration. It traces warnings about missing security, and keys without effect."""
         own = {"server": server, **({"group": group} if group else {})}
         json_of = own if config.log_format == "json" else None
         kept = EventFile(Path(config.history_file)) if config.history_file else None
@@ -241,14 +241,14 @@ class HostTracer:
                 self._kept.put(event)
 
     def history(self) -> list[dict[str, Any]]:
-        """The last HISTORY_COUNT events of this process, oldest first: `at_ms`, `event` and the event's fields, ready
-        for JSON. Before them those of KEPT_EVENTS that its file has from earlier ones."""
+        """The last HISTORY_COUNT events of this process, oldest first, as JSON objects: `at_ms`, `event` and the
+        event's fields. Before them are older events of KEPT_EVENTS from the event file."""
         with self._history_lock:
             before = self._kept.events() if self._kept is not None else []
             return [*before, *self._history]
 
     def history_answer(self) -> dict[str, Any]:
-        """The answer to request 52001: `events`, and what a `ClockStepDetector` says of the clock."""
+        """Answer to request 52001: `events`, and the members of `ClockStepDetector.view`."""
         return {"events": self.history(), **self._steps.view()}
 
     def statistics(self) -> dict[str, int]:
@@ -271,7 +271,7 @@ def stamp(at_ms: int) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A JSON value: enums by name, sets sorted, anything unknown by its text."""
+    """JSON value of a field: an enum's name, a sorted set, the text of any other type."""
     if isinstance(value, Enum):
         return value.name
     if value is None or isinstance(value, str | int | float | bool):

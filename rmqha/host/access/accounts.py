@@ -1,6 +1,6 @@
 """Files that hold keys: the accounts of a server, the credentials of a client. Shell.
 
-Apart from `security` so that a process without accounts does not load them; only a file in YAML loads its parser.
+Separate from `security`, so that a process without accounts does not load this module and the YAML parser.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class AccessFile(LiveFiles["AccessList"]):
     """The accounts of a file, read again when the file has changed."""
 
     def __init__(self, path: Path) -> None:
-        """Raises UsageError, one sentence, if there is nothing to begin with."""
+        """Read the accounts. Raises UsageError with one sentence if the file cannot be used."""
         super().__init__("aclFile", (str(path),), partial(_read_access_list, path))
 
     @property
@@ -34,7 +34,7 @@ class AccessFile(LiveFiles["AccessList"]):
 def _read_access_list(path: Path) -> AccessList:
     import yaml
 
-    # whoever only signs has no use for it
+    # a process that only signs does not need it
     from rmqha.model.access import parse_access_list
 
     try:
@@ -55,7 +55,7 @@ def credentials_file(key: str, path: str) -> LiveFiles[Credentials]:
 
 
 def read_credentials(path: str) -> Credentials:
-    """accessKey and secretKey, as properties or as RocketMQ's tools.yml. Raises UsageError."""
+    """Read accessKey and secretKey from a properties file or a file like RocketMQ's tools.yml. Raises UsageError."""
     import yaml
 
     text = read_secret_text(path)

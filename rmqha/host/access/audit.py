@@ -1,8 +1,8 @@
-"""The audit log: who asked for what, from where, and whether it was allowed; one JSON object a line. Shell.
+"""The audit log: account, address, request and decision, as one JSON object per line. Shell.
 
-The event loop only puts entries into a bounded queue; a thread of its own writes them. What is asked in the same way
-again and again from one address within a moment is one line with a `count`, and of what is refused to an address only
-so many are lines of their own: a flood neither hides nor rotates away the rest.
+The event loop only puts entries into a bounded queue; a separate thread writes them. Equal requests from one address
+within GATHER_S are one line with a `count`. Of refused requests from one address, MAX_REFUSED_LINES have lines of their
+own. So a flood of requests neither hides other entries nor makes the log rotate them away.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from rmqha.wire.auth.signature import ACCESS_KEY
 from rmqha.wire.command import Command
 
 QUEUE_COUNT = 10_000
-"""Half of it is open to refused requests: a flood of them leaves room for what was let in."""
+"""Most entries in the queue; refused requests may fill half of it, so that a flood of them leaves room for others."""
 GATHER_S = 0.2
 """Time (s) for which entries wait for others that are the same."""
 CLOSE_TIMEOUT_S = 2.0
 MAX_REFUSED_LINES = 20
-"""Most lines of one address in each GATHER_S; the rest is one line with their number."""
+"""Most lines for refused requests of one address in each GATHER_S; the others are one line with their number."""
 MAX_TEXT_CHARS = 256
 MAX_FACT_COUNT = 64
-"""More than there are fields that say what a request is about."""
+"""Most subjects of one entry; requests have fewer fields that name one."""
 MAX_LIST_FACTS = 16
-"""Facts of one entry that list names."""
+"""Most subjects of one entry that are lists of names."""
 MAX_BODY_BYTES = 64 * 1024
 MAX_LIST_BYTES = 512 * 1024
 """Bound of the service on a list of topics or groups (`rmqha.wire.body_bound`)."""
@@ -94,8 +94,8 @@ EVERYDAY = frozenset(
     }
     | {code for code in RequestCode if code.name.startswith(("GET_", "CONTROLLER_GET_", "RMQHA_GET_"))}
 )
-"""Messages, looks, and what servers tell each other all the time: only with auditLogLevel=all. Every other request, one
-that is added later too, is kept by the level `changes`."""
+"""Messages, queries, and periodic requests between servers: they are entries only with auditLogLevel=all. Every other
+request code, also one that is added later, is an entry with the level `changes`."""
 _ABOUT = {
     "topic": "topic",
     "b": "topic",
@@ -124,7 +124,7 @@ _ABOUT = {
     "policyType": "policyType",
     "resource": "resource",
 }
-"""Header fields that say what a request is about."""
+"""Header fields that name the subject of a request, with the subject's kind."""
 _BODIES: dict[int, tuple[tuple[str, str], ...]] = {
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (("group", "groupName"),),
     RequestCode.SET_MESSAGE_REQUEST_MODE: (("topic", "topic"), ("group", "consumerGroup")),
@@ -133,13 +133,12 @@ _BODIES: dict[int, tuple[tuple[str, str], ...]] = {
     RequestCode.AUTH_CREATE_USER: (("userType", "userType"), ("userStatus", "userStatus")),
     RequestCode.AUTH_UPDATE_USER: (("userType", "userType"), ("userStatus", "userStatus")),
 }
-"""Requests whose bodies say what they are about: subjects, and the members that name them, before such a field."""
+"""Requests whose bodies name their subjects: kind of subject and member of the body, which wins over a field."""
 _LISTS: dict[int, tuple[str, str, str]] = {
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: ("topic", "topicConfigList", "topicName"),
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: ("group", "groupConfigList", "groupName"),
 }
-"""Requests about several: what they are, and where the body names them."""
-_GRANTS = frozenset({RequestCode.AUTH_CREATE_ACL, RequestCode.AUTH_UPDATE_ACL})
+"""Requests with several subjects: their kind, the list in the body, and the member that has the name."""
 _SHORT_NAMES = frozenset(
     {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
 )
@@ -150,7 +149,7 @@ _NAMES = {int(code): code.name for code in RequestCode}
 
 
 class AuditEntry(NamedTuple):
-    """Everything but the time is what makes two entries the same."""
+    """Entry of the log. Two entries are equal if all but the time and the peer's port are."""
 
     at_ms: int
     peer: str
@@ -166,7 +165,7 @@ NOT_TAKEN = "the disk, or standard error, does not take the audit log"
 
 
 class AuditLog:
-    """The audit log of a server. `write` takes lines; it is called by the writing thread only."""
+    """Audit log of one process. `write` takes lines; only the writing thread calls it."""
 
     def __init__(
         self,
@@ -192,7 +191,7 @@ class AuditLog:
 
     @classmethod
     def of(cls, config: ServerConfig, server: str, tracer: Tracer) -> AuditLog | None:
-        """The audit log that a server's keys ask for; None: it keeps none. Raises UsageError if the file cannot be
+        """Audit log by a server's configuration; None if that asks for none. Raises UsageError if the file cannot be
         opened."""
         level = config.audit_log_level
         if level == "auto":
@@ -212,22 +211,22 @@ class AuditLog:
 
     @property
     def lost_count(self) -> int:
-        """Entries that found no room in the queue, and lines that the disk did not take."""
+        """Number of entries for which the queue was full, and of lines that the disk did not take."""
         return self._dropped_count + (self._file.lost_count if self._file is not None else 0)
 
     @property
     def records_sends(self) -> bool:
-        """True if each send that is let in is an entry."""
+        """True if each allowed send is an entry."""
         return self._everything
 
     # --- the event loop's side --------------------------------------------------------------------------------------
     def request(self, peer: str, command: Command, refusal: str) -> None:
-        """A request from `peer` was refused for this reason, or let in if that is empty."""
+        """Record a request from `peer`; `refusal`: reason why it was refused, "" if it was allowed."""
         if not refusal and not self._everything and command.code in EVERYDAY:
             return
         account = command.principal.access_key
         if refusal:
-            # maybe only what it calls itself is known
+            # of an unknown account only the access key in the request is known
             account = command.ext.get(ACCESS_KEY) or account
         code = command.code
         self.record(
@@ -244,8 +243,8 @@ class AuditLog:
         account: str = "",
         code: int = 0,
     ) -> None:
-        """Note, as `request` does, what is no remoting command. Never waits: beyond QUEUE_COUNT entries are lost,
-        counted."""
+        """Record an action that is no remoting command, or that `request` has translated. It never waits: entries
+        beyond QUEUE_COUNT are lost and counted."""
         if len(self._queue) >= (QUEUE_COUNT // 2 if refusal else QUEUE_COUNT):
             self._dropped_count += 1
             return
@@ -336,7 +335,7 @@ class AuditLog:
 
 
 def about(command: Command, *, trusted: bool) -> tuple[tuple[str, str], ...]:
-    """Subjects of a request. `trusted`: it was let in, so that its body is worth reading."""
+    """Subjects of a request: (kind, name) pairs. `trusted`: it was allowed, so that its body is read too."""
     found: dict[str, str] = {}
     for name, value in sorted(command.ext.items(), key=_is_renamed):
         known = _ABOUT.get(name)
@@ -415,7 +414,7 @@ def _member(name: str, default: str, body: Any) -> str:
 
 
 def _read(body: bytes, read: Callable[[Any], str]) -> str:
-    """Result of `read` for the document in a body; "?" if the body is too large or has another form."""
+    """Result of `read` for a JSON body; "?" if the body is too large or has another form."""
     if len(body) > MAX_BODY_BYTES:
         return "?"
     try:

@@ -1,5 +1,5 @@
-"""Accounts before a service: what a session may not ask never reaches it, and what does says whom it comes from. Shell
-around `rmqha.wire.auth.acl`."""
+"""Filter by accounts before a service: it gets only allowed requests, each with its account. Shell around
+`rmqha.wire.auth.acl`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SignedSendFastPath(Protocol):
 
     @property
     def takes_any(self) -> bool:
-        """False: `take` would answer nothing now, so that signatures need not be checked twice."""
+        """False if `take` would answer nothing now: then signatures are not checked for it, but only once later."""
         ...
 
     def take(self, reads: Sequence[tuple[Session, bytes]], max_count: int) -> list[tuple[int, int]]: ...
@@ -82,7 +82,7 @@ class _SecretRecorder:
     secret_key = ""
 
     def is_valid(self, command: Command, secret_key: str) -> bool:
-        """Accept; the signature itself is checked later."""
+        """Accept any signature; it is checked later."""
         self.secret_key = secret_key
         return True
 

@@ -1,6 +1,6 @@
-"""TLS and signatures of whoever asks servers, from files. Shell.
+"""TLS and signatures of a client, from files. Shell.
 
-Loads no trio: an operator's command asks over blocking sockets.
+This module does not import trio: an operator's command uses blocking sockets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TLS_HANDSHAKE_TIMEOUT_MS = 5_000
 
 
 def for_client(path: str) -> Security:
-    """A client's security by a properties file with tls.enable, the tls.client.* keys, accessKey and secretKey. Raises
+    """Security by a properties file with tls.enable, the tls.client.* keys, accessKey and secretKey. Raises
     UsageError."""
     from rmqha.host.access import accounts
     from rmqha.model.config.base import parse_properties
@@ -42,9 +42,9 @@ def for_client(path: str) -> Security:
 
 
 def client_tls(config: ClientTlsKeys) -> ssl.SSLContext:
-    """Raises UsageError, one sentence naming the key, if a file cannot be used."""
+    """TLS context of a client. Raises UsageError with one sentence that names the key if a file cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # Brokers are known by addresses that name servers tell, so a certificate's name says nothing, as in RocketMQ.
+    # The addresses of brokers come from name servers, so the name in a certificate proves nothing; as in RocketMQ.
     context.check_hostname = False
     if not config.tls_client_auth_server:
         context.verify_mode = ssl.CERT_NONE
@@ -80,7 +80,8 @@ def load_trust(context: ssl.SSLContext, key: str, path: str) -> None:
 
 
 def tls_error_sentence(address: str, cause: BaseException | None) -> str:
-    """One sentence about a handshake that failed: `cause` is a TimeoutError, what the socket or ssl raised, or None."""
+    """One sentence about a handshake that failed. `cause`: a TimeoutError, the error of the socket or of ssl, or None
+    for a peer that does not speak TLS."""
     if isinstance(cause, ssl.SSLCertVerificationError):
         reason = f"its certificate is not trusted ({cause.verify_message}); see tls.client.trustCertPath"
     elif isinstance(cause, TimeoutError):

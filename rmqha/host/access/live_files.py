@@ -1,6 +1,6 @@
-"""Files that count anew when they change: certificates, keys, accounts, credentials. Shell.
+"""Files that are reloaded when they change: certificates, keys, accounts, credentials. Shell.
 
-What is made from them stays in force while a new file is broken, half written or readable by others.
+While a new file is broken, incomplete or readable by others, the old content stays in force.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ T = TypeVar("T")
 
 
 def refuse_if_open_to_others(path: str, holds: str) -> None:
-    """Raises UsageError if more than its owner and, for reading, its group may open this file; OSError. A directory is
-    left to whoever reads it to refuse."""
+    """Raise UsageError if others than the owner may write this file, or others than the owner and the group may read
+    it. Raises OSError too. A directory passes: reading it fails later."""
     mode = Path(path).stat().st_mode
     if not stat.S_ISDIR(mode) and mode & (stat.S_IRWXO | stat.S_IWGRP):
         raise UsageError(f"{path} holds {holds} and others may open it: chmod 600 {path}")
 
 
 def _stamp(path: str) -> tuple[int, ...]:
-    """Differs once the file is another one, or has other bytes, or other rights."""
+    """Values that change when the file is replaced, or its content or mode changes."""
     try:
         found = Path(path).stat()
     except OSError as error:
@@ -34,12 +34,12 @@ def _stamp(path: str) -> tuple[int, ...]:
 
 
 class LiveFiles(Generic[T]):
-    """Files that are read again when they change. `current` is what `make` made of `paths` when they were good for the
-    last time; `problem` says in one sentence why their present content is not in force, "" if it is."""
+    """Object made from files, which is made again when they change. `current`: the newest one that `make` could make;
+    `problem`: one sentence why the files' present content is not in force, "" if it is."""
 
     def __init__(self, key: str, paths: tuple[str, ...], make: Callable[[], T], *, certificates: str = "") -> None:
-        """`key` is the configuration key that names the first file; `certificates` the one whose certificates end some
-        day. Raises UsageError, one sentence, if there is nothing to begin with."""
+        """`key`: configuration key that names the first file; `certificates`: path of the file whose certificates
+        expire, "" for none. Raises UsageError with one sentence if the files cannot be used."""
         self.key = key
         self.paths = paths
         self._make = make
@@ -47,9 +47,9 @@ class LiveFiles(Generic[T]):
         self._seen = self._stamps()
         self.problem = ""
         self.begins_at_ms: int | None = None
-        """Wall clock; when all of the certificates are valid."""
+        """Wall time (ms) from which on all certificates are valid."""
         self.expires_at_ms: int | None = None
-        """Wall clock; when the first of the certificates ends."""
+        """Wall time (ms) at which the first certificate expires."""
         self.current = self._load()
 
     @property
@@ -57,11 +57,11 @@ class LiveFiles(Generic[T]):
         return self.paths[0]
 
     def refresh(self) -> bool:
-        """Look again; True if a file has changed. What takes long is the caller's thread's."""
+        """Read the files again if one has changed; True if so. It may take long: call it in a thread."""
         seen = self._stamps()
         if seen == self._seen:
             return False
-        self._seen = seen  # from before the reading: what is written meanwhile differs again
+        self._seen = seen  # taken before the files are read: a change during the reading is seen the next time
         try:
             self.current = self._load()
             self.problem = ""
@@ -90,13 +90,13 @@ _UTC_TIME, _GENERALIZED_TIME, _VERSION = 0x17, 0x18, 0xA0
 
 
 SOON_MS = 14 * 24 * 3600 * 1000
-"""A certificate that ends within this time is told of."""
+"""Time (ms) before its end from which on a certificate is reported."""
 RENEW = "put a new certificate there; it is taken over without a restart"
 
 
 def common_validity_ms(pem: str) -> tuple[int, int] | None:
-    """The wall clock's milliseconds from which on all certificates in `pem` are valid, and at which the first of them
-    ends; None if there is none, or one that is no X.509."""
+    """Wall times (ms) from which on all certificates in `pem` are valid, and at which the first of them expires; None
+    if there is no certificate, or one that is not X.509."""
     import ssl
 
     found = []
@@ -111,8 +111,8 @@ def common_validity_ms(pem: str) -> tuple[int, int] | None:
 
 
 def _validity_ms(der: bytes) -> tuple[int, int]:
-    """notBefore and notAfter of one certificate (RFC 5280 §4.1). Raises ValueError or IndexError for bytes that are
-    none."""
+    """Wall times (ms) notBefore and notAfter of one certificate (RFC 5280 §4.1). Raises ValueError or IndexError for
+    bytes that are no certificate."""
     certificate, _ = _element(der, 0)
     rest, _ = _element(certificate[1], 0)
     place, elements = 0, list[tuple[int, bytes]]()
@@ -127,7 +127,7 @@ def _validity_ms(der: bytes) -> tuple[int, int]:
 
 
 def _element(data: bytes, place: int) -> tuple[tuple[int, bytes], int]:
-    """Tag and content at `place`, and where the next element begins."""
+    """Tag and content of the DER element at `place`, and the index of the next element."""
     tag, size = data[place], data[place + 1]
     place += 2
     if size & 0x80:
@@ -151,7 +151,7 @@ def _time_ms(kind: int, text: str) -> int:
 
 
 def expiry_sentence(key: str, path: str, left_ms: int) -> str:
-    """The words of health and doctor of a certificate that ends soon, or has ended."""
+    """One sentence for health and doctor about a certificate that expires soon, or has expired."""
     if left_ms <= 0:
         return f"{key}: a certificate in {path} has ended: TLS connections fail"
     days = left_ms // (24 * 3600 * 1000)

@@ -92,7 +92,7 @@ class PeerFilter:
         for command in commands:
             if command.code == RequestCode.RMQHA_OPEN_SESSION:
                 if own_form is None:
-                    # always the same number for one connection: counting never begins again
+                    # one random number per connection, so that the count of its signatures never begins again
                     own_form = self._own_forms[session] = SessionSignatures(secrets.token_hex(NONCE_BYTES))
                 session.send(command.reply(ext={"version": VERSION, "nonce": own_form.nonce}))
             elif own_form is not None and self._proves(own_form, command):

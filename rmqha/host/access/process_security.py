@@ -1,6 +1,6 @@
-"""A process's part in TLS and signatures, as it counts for all that it serves and asks. Shell.
+"""TLS and signatures of a process, for all its servers and clients. Shell.
 
-Loads neither ssl nor trio: who asks servers without TLS needs neither.
+This module imports neither ssl nor trio: a client without TLS needs neither.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ServerTls:
+    """TLS of a server."""
+
     context: ssl.SSLContext
     only: bool
-    """Plain connections are closed."""
+    """True if connections without TLS are closed."""
     certificate_digest: bytes = b""
-    """SHA-256 of the certificate that clients are shown."""
+    """SHA-256 of the certificate that the server sends to clients."""
 
 
 class Security:
-    """A process's part in TLS and signatures; the default is neither. What comes from `LiveFiles` is asked for
-    anew at each connection and each request: files that change count from then on."""
+    """TLS, accounts and credentials of a process; by default none. Values from `LiveFiles` are read for each connection
+    and each request, so a changed file takes effect at once."""
 
     def __init__(
         self,
@@ -52,7 +54,7 @@ class Security:
         self._credentials = credentials
         self.accounts = accounts
         self.acl_signature = acl_signature
-        """The form of signatures that the accounts must use (aclSignature)."""
+        """Form of signatures that the accounts must use (aclSignature)."""
         self.own_form_only = own_form_only
         self.secret = secret
         """The secret that the servers of this cluster share (haSecretFile)."""
@@ -60,7 +62,7 @@ class Security:
         """The log in which requests are noted; each process sets it once, before it serves."""
         given = (server_tls, client_tls, credentials, accounts, secret)
         self.files: list[LiveFiles[Any]] = [item for item in given if isinstance(item, LiveFiles)]
-        """Files that somebody should look at now and then (`rmqha.host.access.security_watch`)."""
+        """Files to check for changes at intervals (`rmqha.host.access.security_watch`)."""
 
     @property
     def server_tls(self) -> ServerTls | None:
@@ -75,8 +77,9 @@ class Security:
         return _now(self._credentials)
 
     def signing_with_secret(self) -> Security | None:
-        """This security with the same TLS towards others, and the cluster's secret instead of an account; None: there
-        is no secret, or accounts of a file are asked for here, and so by the others, or a file names this server's."""
+        """Security with the same TLS as a client, that signs with the cluster's secret instead of an account. None if
+        there is no secret; if this server, and so the others, check accounts of a file; or if a file has this server's
+        credentials."""
         if self.secret is None or isinstance(self.accounts, LiveFiles):
             return None
         if self.accounts is not None and isinstance(self._credentials, LiveFiles):
@@ -87,15 +90,15 @@ class Security:
         return Security(client_tls=self._client_tls, credentials=credentials, own_form_only=True)
 
     def signing_by(self, credentials: LiveFiles[Credentials] | None) -> Security:
-        """This security with the same TLS towards others, with an account of its own or none; its file is looked at
-        with the others."""
+        """Security with the same TLS as a client and with these credentials, or none; their file is checked for changes
+        too."""
         if credentials is not None:
             self.files.append(credentials)
         return Security(client_tls=self._client_tls, credentials=credentials)
 
 
 def no_longer_own_form(address: str) -> str:
-    """One sentence about a server that took rmqha's own signatures, and now would have weaker ones."""
+    """One sentence about a server that accepted rmqha's own signatures, and now would accept only weaker ones."""
     return (
         f"{address} no longer takes rmqha's own signatures, as it did before: it has no accounts now, is"
         " another program, or somebody stands between; restart this process if that is meant"
@@ -108,5 +111,5 @@ def _now(given: T | LiveFiles[T] | None) -> T | None:
 
 NO_SECURITY = Security()
 ambient: ContextVar[Security] = ContextVar("security", default=NO_SECURITY)
-"""The security of servers and clients without a `security` of their own: each process sets it once, when it has read
-its configuration."""
+"""Security of servers and clients that are given none: each process sets it once, after it has read its
+configuration."""

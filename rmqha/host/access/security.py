@@ -47,12 +47,14 @@ _CLIENT_AUTH = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "require":
 
 
 def use(config: ServerConfig) -> None:
-    """Make this server's keys count for all that the process serves and asks. Raises UsageError as `from_config`."""
+    """Use the security of this configuration for all servers and clients of the process. Raises UsageError as
+    `from_config`."""
     ambient.set(from_config(config))
 
 
 def from_config(config: ServerConfig) -> Security:
-    """Raises UsageError, one sentence naming the key, if a file cannot be used."""
+    """Security by a server's configuration. Raises UsageError with one sentence that names the key if a file cannot be
+    used."""
     from rmqha.model.config.servers import BrokerConfig
     from rmqha.model.identity import Credentials
 
@@ -101,7 +103,7 @@ def _server_tls(config: ServerConfig) -> ServerTls:
         raise UsageError("tls.server.certPath and tls.server.keyPath must both name a PEM file")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load_chain(context, "tls.server", config.tls_server_cert_path, config.tls_server_key_path)
-    context.options |= ssl.OP_NO_RENEGOTIATION  # a client's whim that costs us a signature each time
+    context.options |= ssl.OP_NO_RENEGOTIATION  # it would cost the server a signature whenever a client wants
     context.verify_mode = _CLIENT_AUTH[config.tls_server_need_client_auth]
     if context.verify_mode is not ssl.CERT_NONE:
         if not config.tls_server_trust_cert_path:
@@ -112,7 +114,7 @@ def _server_tls(config: ServerConfig) -> ServerTls:
 
 
 def _first_certificate(text: str) -> bytes:
-    """DER of the one that a server shows as its own; the context has found it good."""
+    """DER of the first certificate in a PEM text, which is the server's own; the context has checked it."""
     begin = text.index(_CERTIFICATE_BEGIN)
     end = text.index(_CERTIFICATE_END, begin) + len(_CERTIFICATE_END)
     return ssl.PEM_cert_to_DER_cert(text[begin:end])
@@ -120,7 +122,7 @@ def _first_certificate(text: str) -> bytes:
 
 # --- connections --------------------------------------------------------------------------------------------------
 async def accept(stream: trio.SocketStream, tls: ServerTls | None) -> AnyStream | None:
-    """The stream to serve, after a handshake if the peer begins one; None if it must be dropped."""
+    """Stream to serve, after a handshake if the peer begins one; None if the connection must be closed."""
     is_served, link = await accept_link(stream, tls, TLS_HANDSHAKE_TIMEOUT_MS)
     if not is_served:
         return None
@@ -128,7 +130,7 @@ async def accept(stream: trio.SocketStream, tls: ServerTls | None) -> AnyStream 
 
 
 async def accept_link(stream: trio.SocketStream, tls: ServerTls | None, timeout_ms: int) -> tuple[bool, TlsLink | None]:
-    """Decide as `accept` if the connection is served, and its TLS if the peer began a handshake."""
+    """(True if the connection is served, its TLS if the peer began a handshake); decided as in `accept`."""
     if tls is None:
         return True, None
     with trio.move_on_after(timeout_ms / 1000):
@@ -144,12 +146,13 @@ async def accept_link(stream: trio.SocketStream, tls: ServerTls | None, timeout_
 
 
 async def _begins_tls(stream: trio.SocketStream) -> bool:
-    """Raises OSError."""
+    """True if the peer's first byte begins a TLS handshake. Raises OSError."""
     return await stream.socket.recv(1, trio.socket.MSG_PEEK) == _TLS_RECORD
 
 
 async def connect(stream: trio.SocketStream, context: ssl.SSLContext | None, address: str) -> AnyStream:
-    """The stream to use towards `address`. Raises UnreachableError; the connection is closed then."""
+    """Stream of a client to `address`, after a handshake if there is a `context`. Raises UnreachableError; the
+    connection is then closed."""
     if context is None:
         return stream
     link = TlsLink(context, server_side=False)

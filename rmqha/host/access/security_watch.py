@@ -1,6 +1,6 @@
-"""A look, each second and at SIGHUP, whether certificates, accounts or credentials have changed. Shell.
+"""The check, each second and at SIGHUP, for changed files of certificates, accounts and credentials. Shell.
 
-What a look finds is traced once: a file that is taken over, one that is refused, one that is good again.
+Each finding is traced once: a file that is loaded, one that is refused, one that is valid again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SERIES = (PROBLEM, EXPIRY, AUDIT_LOST)
 
 
 class SecurityWatch:
-    """Keeps what `security` has from files up to date; reading and parsing happen in a worker thread."""
+    """Watcher of the files of `security`; a worker thread reads and parses them."""
 
     def __init__(self, security: Security, tracer: Tracer) -> None:
         self._security = security
@@ -51,11 +51,11 @@ class SecurityWatch:
         self._told: dict[LiveFiles[Any], str] = {}
 
     def check_now(self) -> None:
-        """SIGHUP: do not wait for the next second."""
+        """Check the files at once (SIGHUP)."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Watch the files until cancelled."""
+        """Check the files each second, until cancelled."""
         while True:
             with trio.move_on_after(CHECK_INTERVAL_S):
                 await self._wake.wait()
@@ -63,7 +63,7 @@ class SecurityWatch:
             await self.check()
 
     async def check(self) -> None:
-        """Once, now."""
+        """Check the files once."""
         files = list(self._security.files)
         if not files:
             return
@@ -90,8 +90,9 @@ def _refreshed(files: Sequence[LiveFiles[Any]]) -> list[LiveFiles[Any]]:
 
 
 def view(security: Security, principal: Principal) -> dict[str, Any]:
-    """The answer to request 52017: what of the process's files is not in force, and when its certificates end. Who may
-    not know where secrets are is told a file's key instead of its path, and of a problem only that there is one."""
+    """Answer to request 52017: the process's files, their problems, and the ends of their certificates. A principal
+    that may not know where secrets are gets a file's key instead of its path, and of a problem only that there is
+    one."""
     shows = principal.sees_secrets_places
     return {
         "version": STATE_VERSION,
@@ -110,7 +111,7 @@ def view(security: Security, principal: Principal) -> dict[str, Any]:
 
 
 def collect(security: Security) -> MetricFamilies:
-    """Add the series of the files for /metrics."""
+    """Metrics of the files and of the audit log."""
     families = MetricFamilies({})
     if security.audit is not None:
         families.put(AUDIT_LOST, security.audit.lost_count)

@@ -1,4 +1,4 @@
-"""The secret that the servers of one cluster share (haSecretFile): made, read, kept from others. Shell."""
+"""The secret that the servers of one cluster share (haSecretFile): its creation, reading and file mode. Shell."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def new_secret() -> str:
 
 
 def secret_file(path: str) -> LiveFiles[bytes]:
-    """Raises UsageError if it cannot be used."""
+    """Secret of a file, reloaded when it changes. Raises UsageError if the file cannot be used."""
     return LiveFiles("haSecretFile", (path,), partial(_read, path))
 
 
@@ -38,8 +38,8 @@ def _read(path: str) -> bytes:
 
 
 def make_secret_file(path: Path) -> bool:
-    """Make the file unless there is one; True if there was none. An old one stays: running servers know it. An empty
-    one is what a full disk or a kill has left. Raises OSError."""
+    """Create the file unless there is one; True if it was created. An existing one stays, since running servers use it;
+    only an empty one, which a full disk or a kill has left, is replaced. Raises OSError."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except FileExistsError:

@@ -1,7 +1,8 @@
-"""TLS of one connection as a codec between a socket's bytes and clear ones, so that its reading and writing have their
-place in the turns of `rmqha.host.net.poller` as those of a plain socket, and as a stream for who reads in a task of its
-own. (trio's SSLStream reads one TLS record for each call, and takes several turns of the loop for it: of a client that
-writes each request by itself a busy server got one request into some turns, and a busy slave one message.)
+"""TLS of one connection: a codec between encrypted and clear bytes, and a trio stream over it.
+
+With the codec, `rmqha.host.net.poller` reads and writes TLS connections in its turns, as plain sockets. (trio's
+SSLStream reads one TLS record per call, and each call takes several turns of the event loop: a busy server handled one
+request in some turns, and a busy slave one message.)
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ _READ_BYTES = 64 * 1024
 _RECORD_BYTES = 16 * 1024
 DECRYPT_BYTES = 32 * 1024
 ENCRYPT_BYTES = 128 * 1024
-"""Given to OpenSSL at a time: what it has once needed memory for it keeps as long as the connection lasts."""
+"""Most bytes that OpenSSL gets at a time: it never frees a connection's buffers before the end."""
 
 
 class TlsLink:
-    """Either end of a TLS connection. Errors of the other one's TLS are ssl.SSLError, an OSError."""
+    """Codec of either end of a connection. Errors in the peer's TLS are ssl.SSLError, an OSError."""
 
     def __init__(self, context: ssl.SSLContext, *, server_side: bool, certificate_digest: bytes = b"") -> None:
-        """`certificate_digest`: SHA-256 of the certificate that a server shows."""
+        """`certificate_digest`: SHA-256 of the certificate of this end, if it is the server."""
         self._certificate_digest = certificate_digest
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
         self.is_over = False
-        """The peer has said that it will send nothing more."""
+        """True if the peer has sent close_notify: it will send nothing more."""
 
     async def do_handshake(self, stream: trio.SocketStream) -> None:
-        """Raises OSError and trio.BrokenResourceError."""
+        """Perform the handshake. Raises OSError and trio.BrokenResourceError."""
         while True:
             try:
                 self._object.do_handshake()
@@ -43,9 +44,9 @@ class TlsLink:
             except ssl.SSLWantReadError:
                 is_done = False
             finally:
-                told = self._outgoing.read()  # its alert too, where it fails
-                if told:
-                    await stream.send_all(told)
+                data_out = self._outgoing.read()  # the alert too if the handshake fails
+                if data_out:
+                    await stream.send_all(data_out)
             if is_done:
                 return
             data = await stream.receive_some(_READ_BYTES)
@@ -54,19 +55,20 @@ class TlsLink:
             self._incoming.write(data)
 
     def peer_certificate(self) -> bytes | None:
-        """DER of the certificate that the other end has shown."""
+        """DER of the peer's certificate; None if it sent none."""
         return self._object.getpeercert(binary_form=True)
 
     @property
     def binding(self) -> bytes:
-        """SHA-256 of the certificate that the server has shown, by which both ends know this connection: whoever stands
-        between two of them shows another one."""
+        """Channel binding: SHA-256 of the server's certificate, which both ends know. A man in the middle of two
+        connections sends another certificate."""
         if not self._certificate_digest and (shown := self.peer_certificate()):
             self._certificate_digest = sha256(shown).digest()
         return self._certificate_digest
 
     def decrypt(self, data: bytes | memoryview) -> bytes:
-        """All clear bytes that there are now; with the handshake's end some may have come before `data`."""
+        """Decrypt bytes of the socket; returns all clear bytes, also those that came before `data`, with the end of the
+        handshake."""
         clear = list[bytes]()
         if len(data) <= DECRYPT_BYTES:
             self._decrypt(data, clear)
@@ -84,39 +86,38 @@ class TlsLink:
             while piece := reader.read(_RECORD_BYTES):
                 clear.append(piece)
                 if not incoming.pending and not reader.pending():
-                    return  # to be told so by an exception takes as long as a small record
+                    return  # SSLWantReadError would cost as much as a small record
         except ssl.SSLWantReadError:
             return
         self.is_over = True
 
     def encrypt(self, data: bytes | memoryview) -> bytes:
-        """Encrypt at most ENCRYPT_BYTES for the socket, in this order: the peer takes no later piece before an earlier
-        one."""
+        """Encrypt ENCRYPT_BYTES at most. The results must be written to the socket in the order of the calls."""
         if data:
             self._object.write(data)
         return self._outgoing.read()
 
     def close_notify(self) -> bytes:
-        """Last bytes for the socket: nothing more will be sent. b"" if the connection cannot say so any more."""
+        """Encrypted close_notify, the last bytes for the socket; b"" if the connection is broken."""
         with contextlib.suppress(OSError):
             self._object.unwrap()
         return self._outgoing.read()
 
 
 class TlsOutput:
-    """Clear bytes on their way to a socket, encrypted only as far as it takes them: nobody works for who does not
-    read, nor keeps anything twice for him."""
+    """Output of a connection: clear bytes are encrypted only as fast as the socket takes them. So a peer that does not
+    read costs no encryption, and its bytes are not in memory twice."""
 
     def __init__(self, link: TlsLink) -> None:
         self._link = link
         self.sealed = b""
-        """Encrypted, and not taken by the socket."""
+        """Encrypted bytes that the socket has not taken yet."""
         self.clear_bytes = 0
-        """Clear bytes that `sealed` counts as."""
+        """Number of clear bytes for which `sealed` counts."""
 
     def write(self, handle: int, data: bytes) -> tuple[int, int]:
-        """Write what the socket takes now: how many bytes of `data` have been encrypted, and how many clear bytes have
-        been taken. Raises OSError."""
+        """Write what the socket takes now; returns the number of bytes of `data` that were encrypted, and the number of
+        clear bytes that the socket has taken. Raises OSError."""
         begun_bytes = taken_bytes = 0
         with memoryview(data) as view:
             while self.sealed or begun_bytes < len(view):
@@ -132,7 +133,8 @@ class TlsOutput:
         return begun_bytes, taken_bytes
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Encrypted pieces to write in this order: what is left, then those of `data`, each when it is asked for."""
+        """Encrypted pieces in the order in which they must be written: first `sealed`, then `data`, encrypted one by
+        one."""
         if sealed := self.sealed:
             self.sealed, self.clear_bytes = b"", 0
             yield sealed
@@ -141,15 +143,15 @@ class TlsOutput:
 
 
 class TlsStream(trio.abc.Stream):
-    """A connection after its handshake, for one task that reads and one that writes. `socket` and `link` are for who
-    writes by itself."""
+    """Stream of a connection after its handshake, for one task that reads and one that writes. `socket` and `link` are
+    for callers that write directly."""
 
     def __init__(self, plain: trio.SocketStream, link: TlsLink) -> None:
         self.socket, self.link = plain.socket, link
         self._plain = plain
         self._clear = b""
         self._is_begun = False
-        """The clear bytes that came with the handshake's end have been read."""
+        """True once the clear bytes that came with the end of the handshake were read."""
         self._encrypted: memoryview | None = None
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
@@ -157,15 +159,15 @@ class TlsStream(trio.abc.Stream):
         await self.send_soon(data)
 
     async def send_soon(self, data: bytes | bytearray | memoryview) -> None:
-        """Send as `send_all` does, without giving others a turn as long as the socket takes it."""
+        """Send as `send_all` does, but let other tasks run only when the socket takes no more."""
         with memoryview(data) as view:
             for begin in range(0, len(view), ENCRYPT_BYTES):
                 if rest := self.write_now(view[begin : begin + ENCRYPT_BYTES]):
                     await self.send_encrypted(rest)
 
     def write_now(self, data: bytes | memoryview) -> bytes:
-        """Encrypt `data` and write what the socket takes without waiting; the rest, encrypted, is to follow by
-        `send_encrypted`. Raises trio.BrokenResourceError."""
+        """Encrypt `data` and write what the socket takes without waiting; returns the encrypted rest, which the caller
+        must send by `send_encrypted`. Raises trio.BrokenResourceError."""
         sealed = self.link.encrypt(data)
         try:
             return sealed[os.write(self.socket.fileno(), sealed) :]
@@ -175,7 +177,7 @@ class TlsStream(trio.abc.Stream):
             raise trio.BrokenResourceError(str(error)) from error
 
     async def send_encrypted(self, data: bytes) -> None:
-        """Send what `link` has encrypted."""
+        """Send bytes that `link` has encrypted."""
         await self._plain.send_all(data)
 
     async def wait_send_all_might_not_block(self) -> None:
@@ -191,10 +193,10 @@ class TlsStream(trio.abc.Stream):
         return clear
 
     async def receive_into(self, encrypted: memoryview) -> bytes:
-        """All that has come, b"" at the end; what the socket has goes through this buffer.
+        """All clear bytes that have come, b"" at the end. `encrypted`: buffer for the socket's bytes.
 
-        It waits first and reads then: trio's `recv` reads first and then lets everybody else have a turn, while what it
-        has read gets old, and what came meanwhile has to wait for the next one."""
+        It waits first and then reads. trio's `recv` reads first and then lets all other tasks run: meanwhile the bytes
+        that it has read are delayed, and later ones wait for the next call."""
         clear, self._clear = self._clear, b""
         try:
             if not self._is_begun and not clear:

@@ -1,8 +1,8 @@
-"""Connections that never stand in line behind clients: those by which servers of the cluster keep it alive. Shell.
+"""Urgent connections: those between servers of the cluster, which never wait behind clients. Shell.
 
-A connection becomes one by its first request of these kinds that the server lets in (`rmqha.host.net.poller` serves
-it first in every turn, half of the turn at most). docs/internals/adr/0015-no-thread-for-heartbeats.md says why that is
-enough.
+A connection becomes urgent by its first allowed request with one of URGENT_CODES. `rmqha.host.net.poller` serves urgent
+connections first in every turn, for half of the turn at most. docs/internals/adr/0015-no-thread-for-heartbeats.md says
+why that is enough.
 """
 
 from __future__ import annotations
@@ -30,6 +30,6 @@ URGENT_CODES: Final = frozenset(
 
 
 def prioritize(session: Session, command: Command) -> None:
-    """Spare the session the line if `command`, whose sender may say so, is of these."""
+    """Make the session urgent if `command`, which was allowed, has one of URGENT_CODES."""
     if command.code in URGENT_CODES:
         session.is_urgent = True

@@ -1,4 +1,4 @@
-"""Accounts of a broker whose users stand in its store, from before the store is open. Shell."""
+"""Accounts of a broker whose users are in its store, usable before the store is open. Shell."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Users(Protocol):
 
 
 class UserAccounts:
-    """Implements `Accounts` by a table of users, once `follow` has told which; nobody may ask anything before. Servers
-    that know the secret are a super user."""
+    """Accounts of a table of users; before `follow` has set the table, no request is allowed. Servers that know the
+    secret are a super user. Implements `Accounts`."""
 
     def __init__(self, secret: LiveFiles[bytes] | None = None) -> None:
         self._secret = secret
         self._table: Users | None = None
         self._made: tuple[UserDirectory, bytes, UserDirectory] | None = None
-        """The last answer, and what it was made of."""
+        """The users and the secret of the last call, and the directory made of them."""
 
     def follow(self, table: Users) -> None:
         self._table = table

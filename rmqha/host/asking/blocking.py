@@ -40,7 +40,8 @@ READ_BYTES = 256 * 1024
 
 
 class _TooLate(BaseException):
-    """The time of a scope is over. No Exception: nothing between the call and the scope takes it for a failure."""
+    """Raised when the time of a scope is over. It is no Exception, so that no handler between the call and the scope
+    catches it as an error."""
 
     def __init__(self, scope: DeadlineScope) -> None:
         super().__init__()
@@ -48,7 +49,7 @@ class _TooLate(BaseException):
 
 
 _turn: ContextVar[threading.Lock | None] = ContextVar("turn", default=None)
-"""Held by the task that runs."""
+"""Lock that the running task holds; None outside of `run`."""
 _scopes: ContextVar[tuple[DeadlineScope, ...]] = ContextVar("scopes", default=())
 
 
@@ -58,7 +59,7 @@ def is_running() -> bool:
 
 
 def run(question: Callable[..., Awaitable[T]], *args: Any) -> T:
-    """The answer of the question; raises what it raises. The calling thread waits."""
+    """Run a question in the calling thread; returns its result and raises its exceptions."""
     assert not is_running(), "a question asks by await"
     return copy_context().run(_run_first, question, args)
 
@@ -94,12 +95,13 @@ def _others_run() -> Iterator[None]:
 
 
 class DeadlineScope:
-    """Context manager: calls within it end after `seconds`, and what they were part of; that is no error."""
+    """Context manager that bounds the time of the calls within it. When the time is over the block ends, without an
+    error."""
 
     def __init__(self, seconds: float) -> None:
         self.deadline_s = time.monotonic() + seconds
         self.cancelled_caught = False
-        """True if the time was over before what stood in the scope."""
+        """True if the time was over before the block ended."""
 
     def __enter__(self) -> DeadlineScope:
         self._before = _scopes.set((*_scopes.get(), self))
@@ -114,12 +116,12 @@ class DeadlineScope:
 
 
 def _first_to_end() -> DeadlineScope | None:
-    """The scope around this task whose time is over first."""
+    """Scope around this task that ends first; None without one."""
     return min(_scopes.get(), key=lambda scope: scope.deadline_s, default=None)
 
 
 async def sleep(seconds: float) -> None:
-    """Let the others run for so long."""
+    """Wait, and let other tasks run."""
     scope = _first_to_end()
     end_s = time.monotonic() + seconds
     until_s = end_s if scope is None else min(end_s, scope.deadline_s)
@@ -130,9 +132,9 @@ async def sleep(seconds: float) -> None:
 
 
 class ThreadTasks:
-    """Async context manager; leaving it waits for its tasks and raises the first error of one. A task ends by the times
-    that its calls have, and by the scopes around this context, whoever starts it: it is not cancelled by another's
-    error."""
+    """Group of tasks, as an async context manager; leaving it waits for its tasks and raises the first error. A task is
+    bounded by the time-outs of its calls and by the scopes around this context. The error of another task does not
+    cancel it."""
 
     def __init__(self) -> None:
         self._scopes = _scopes.get()
@@ -155,7 +157,7 @@ class ThreadTasks:
             raise self._errors[0]
 
     def start_soon(self, task: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        """Run it beside this one, from the next wait of this one on."""
+        """Start a task; it runs when the current one waits next."""
         # a daemon: Ctrl-C does not wait for a silent peer
         thread = threading.Thread(target=copy_context().run, args=(self._run, task, args), daemon=True)
         self._threads.append(thread)
@@ -181,15 +183,16 @@ class _Connection:
         self._parser = FrameParser(MAX_FRAME_BYTES)
         self._has_heard = False
         self.signer: SessionSigner | None = None
-        """Signs in our own form, where the peer takes it."""
+        """Signer in rmqha's own form; None if the server does not accept that."""
 
     @property
     def is_fresh(self) -> bool:
-        """False if the peer has closed it, or has said something that nobody asked for."""
+        """False if the peer has closed the connection, or has sent bytes that belong to no call."""
         return not select.select([self._stream], [], [], 0)[0]
 
     def secure(self, context: SSLContext, end_s: float) -> _Connection:
-        """This connection after a handshake. Raises NotSentError; it is closed then."""
+        """Perform the TLS handshake; returns the connection to use. Raises NotSentError; the connection is then
+        closed."""
         from rmqha.host.access.client_security import TLS_HANDSHAKE_TIMEOUT_MS, tls_error_sentence
 
         left_s = min(end_s - time.monotonic(), TLS_HANDSHAKE_TIMEOUT_MS / 1000)
@@ -206,7 +209,7 @@ class _Connection:
         self._stream.close()
 
     def exchange(self, command: Command, deadline_s: float) -> Command | None:
-        """The response; None if none has come in time. Raises UnreachableError."""
+        """Send a request and wait for its response; None if none has come in time. Raises UnreachableError."""
         try:
             if not self._wait_until(deadline_s):
                 return None
@@ -228,7 +231,7 @@ class _Connection:
         return None
 
     def _wait_until(self, deadline_s: float) -> bool:
-        """Give the next wait what is left; False if nothing is."""
+        """Set the socket's time-out to the time that is left; False if none is left."""
         left_s = deadline_s - time.monotonic()
         if left_s <= 0:
             return False
@@ -237,7 +240,7 @@ class _Connection:
 
 
 class _TlsConnection(_Connection):
-    """One connection after its handshake. A server sends tickets behind that, which are no answer."""
+    """One connection with TLS. After the handshake the server sends session tickets, which are no response."""
 
     _stream: SSLSocket
 
@@ -261,14 +264,15 @@ class _TlsConnection(_Connection):
 
 
 class BlockingClient:
-    """Calls to any number of addresses, each over a connection that no other call uses meanwhile; it is kept for the
-    next. Async context manager; leaving it closes the connections."""
+    """Client of any number of addresses. Each call has a connection for itself, which the next call uses again. Async
+    context manager; leaving it closes the connections."""
 
     def __init__(self, security: Security | None = None) -> None:
         """`security` None takes that of the process."""
         self._security = ambient.get() if security is None else security
         self._sign_own: set[str] = set()
-        """Servers that take our own signatures: they are never again sent Apache's, which cover less."""
+        """Addresses of servers that accept our own form of signatures: Apache's, which covers less, is not used
+        again."""
         self._idle: dict[str, list[_Connection]] = {}
         self._opaque = 0
 
@@ -284,8 +288,8 @@ class BlockingClient:
         self._idle.clear()
 
     async def call(self, address: str, command: Command, timeout_ms: int | None) -> Command:
-        """The response, whatever its code. Raises NotSentError if there is no connection, UnreachableError if it closes
-        or no answer comes in time. None: a scope around bounds the time."""
+        """Send a request and return the response, whatever its code. Raises NotSentError if there is no connection,
+        UnreachableError if it closes or no answer comes in time. `timeout_ms` None: a scope bounds the time."""
         self._opaque = command.opaque = self._opaque + 1
         scope = _first_to_end()
         end_s = time.monotonic() + timeout_ms / 1000 if timeout_ms is not None else float("inf")
@@ -316,7 +320,7 @@ class BlockingClient:
         raise UnreachableError(f"{address} did not answer request {command.code} within {timeout_ms} ms")
 
     def _open(self, address: str, end_s: float, timeout_ms: int) -> _Connection:
-        """A connection that is agreed on, as this process asks. Raises NotSentError."""
+        """Open a connection with this process's TLS and form of signatures. Raises NotSentError."""
         connection = _dial(address, end_s, timeout_ms)
         if (context := self._security.client_tls) is not None:
             connection = connection.secure(context, end_s)
@@ -368,8 +372,8 @@ class BlockingClient:
 
 
 def _places(host: str, port: int, end_s: float) -> list[Any]:
-    """The places that a host stands for, as `getaddrinfo` tells them; none if it takes too long. Raises OSError."""
-    # as bytes: Python encodes text by a table of all scripts, which it would load first
+    """Socket addresses of a host, as `getaddrinfo` returns them; [] if the lookup takes too long. Raises OSError."""
+    # as bytes: for text Python would load its IDNA codec
     name = host.encode() if host.isascii() else host
     found: list[Any] = []
     failure: list[OSError] = []
@@ -382,7 +386,7 @@ def _places(host: str, port: int, end_s: float) -> list[Any]:
 
     ask(socket.AI_NUMERICHOST)
     if failure:
-        # a name: who knows it may be silent, and the system does not say for how long it waits
+        # a name: DNS servers may not answer, and the system's time-out is not known
         failure.clear()
         thread = threading.Thread(target=ask, daemon=True)
         thread.start()

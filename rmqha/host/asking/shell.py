@@ -1,7 +1,7 @@
 """The port by which an operator's question reaches servers, and the choice between its two implementations. Shell.
 
-`ask_by` runs a question over blocking sockets; a server and a live screen await it under trio. What it awaits is
-written once, in terms of this module: `open_client`, `open_tasks`, `within`, `sleep`.
+A question is a coroutine that asks servers. `ask_by` runs it over blocking sockets; a server and a live screen await it
+under trio. It is written once, with the functions of this module: `open_client`, `open_tasks`, `within`, `sleep`.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ class Caller(Protocol):
     """A client that sends requests and gets responses."""
 
     async def call(self, address: str, command: Command, timeout_ms: int | None) -> Command:
-        """The response, whatever its code. Raises NotSentError if there is no connection, UnreachableError if it closes
-        or no answer comes in time."""
+        """Send a request and return the response, whatever its code. Raises NotSentError if there is no connection,
+        UnreachableError if it closes or no answer comes in time. `timeout_ms` None: a scope bounds the time."""
         ...
 
 
 class TaskStarter(Protocol):
-    """A group of tasks side by side; leaving its context waits for all of them."""
+    """A group of concurrent tasks; leaving its context waits for all of them."""
 
     def start_soon(self, task: Callable[..., Awaitable[Any]], *args: Any) -> object: ...
 
 
 class TimedScope(Protocol):
-    """A stretch of a question that has an end in time."""
+    """A block of a question with a time limit."""
 
     @property
     def cancelled_caught(self) -> bool:
-        """True if the time was over first."""
+        """True if the time was over before the block ended."""
         ...
 
 
 def ask_by(question: Callable[..., Awaitable[T]], *args: Any) -> T:
-    """Run a question from its beginning to its end; raises what it raises."""
+    """Run a question over blocking sockets; returns its result and raises its exceptions."""
     return blocking.run(question, *args)
 
 
 def open_client(security: Security | None = None) -> AbstractAsyncContextManager[Caller]:
-    """A client for the question that runs; `security` None takes that of the process."""
+    """Client for the running question; `security` None: that of the process."""
     if blocking.is_running():
         return blocking.BlockingClient(security)
     from rmqha.host.net.remoting import RemotingClient
@@ -65,7 +65,7 @@ def open_tasks() -> AbstractAsyncContextManager[TaskStarter]:
 
 
 def within(seconds: float) -> AbstractContextManager[TimedScope, bool]:
-    """Bound the time of what stands in it, without an error."""
+    """Context that bounds the time of its block; the end of the time is no error."""
     if blocking.is_running():
         return blocking.DeadlineScope(seconds)
     import trio
@@ -83,12 +83,12 @@ async def sleep(seconds: float) -> None:
 
 
 def now_s() -> float:
-    """Monotonic seconds."""
+    """Monotonic time (s)."""
     return time.monotonic()
 
 
 async def beside(work: Callable[[], T]) -> T:
-    """The result of work that takes long: an event loop does not wait for it."""
+    """Result of work that takes long; under trio it runs in a thread."""
     if blocking.is_running():
         return work()
     import trio

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class HealthSource(Protocol):
-    """One server of the process. Both are asked at any time and change nothing."""
+    """Port to one server of the process. Both methods may be called at any time and change nothing."""
 
     def readiness(self) -> Readiness: ...
 
@@ -37,8 +37,8 @@ STARTING = Readiness("starting", False, "it is starting")
 
 
 class HttpEndpoint:
-    """The HTTP endpoint of a process. `parts` are added by its servers when they serve, with what `counts` is to
-    expect; `expected` names them all from the beginning. `routes` may be added to."""
+    """Pages of one process. `expected`: names of its servers; each adds itself to `parts` when it serves, and its
+    causes and phases to `counts`. Servers may add `routes`."""
 
     def __init__(self, tracer: HostTracer, expected: tuple[str, ...]) -> None:
         self._tracer = tracer
@@ -46,7 +46,7 @@ class HttpEndpoint:
         self.counts = EventCounts(tracer)
         self._statistics = Statistics()
         self.boundary = Boundary(self._statistics, tracer)
-        """The boundary of all routes."""
+        """Boundary for unexpected exceptions of all routes."""
         self.parts: dict[str, HealthSource] = {}
         self._scraping = trio.Lock()
         self.routes: dict[str, Handler | Post] = {
@@ -61,7 +61,7 @@ class HttpEndpoint:
         return {name: self.parts[name].readiness() if name in self.parts else STARTING for name in self._expected}
 
     def _view(self) -> dict[str, Any]:
-        """The first server's readiness, those of servers inside it under their names."""
+        """Body of /role: the first server's readiness, and that of each server inside it under its name."""
         first, *rest = ((name, readiness.to_json()) for name, readiness in self._readiness().items())
         return {"server": first[0], **first[1], **dict(rest)}
 
@@ -82,14 +82,14 @@ class HttpEndpoint:
         return Response.json(self._view())
 
     async def _role_is(self, request: Request) -> Response:
-        """200 only where the process has that role, for load balancers."""
+        """Answer /role/NAME, for load balancers: 200 if a server of the process has that role, else 503."""
         from rmqha.host.http.server import Response
 
         is_so = any(readiness.role == request.tail for readiness in self._readiness().values())
         return Response.json(self._view(), 200 if is_so else 503)
 
     async def _metrics(self, request: Request) -> Response:
-        """One scrape at a time: thousands of topics and groups are work for each."""
+        """Answer a scrape; only one at a time, because thousands of topics and groups take long."""
         async with self._scraping:
             return await self._exposition()
 
@@ -110,7 +110,7 @@ class HttpEndpoint:
 
 
 async def _collected(part: HealthSource) -> MetricFamilies:
-    """Collect the series in steps, with a turn for other tasks in between."""
+    """Metrics of one server, collected in steps; other tasks run between them."""
     steps = part.collect()
     while True:
         try:

@@ -1,4 +1,4 @@
-"""One page of a server's httpPort."""
+"""A GET request to a server's httpPort."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ READ_BYTES = 64 * 1024
 
 
 async def http_get(address: str, path: str, *, timeout_s: float, limit_bytes: int) -> bytes:
-    """The body, whatever the status: 503 has its reason there. Raises UnreachableError if there is no whole answer in
-    time, RemoteProtocolError for something else than HTTP or more than `limit_bytes`."""
+    """Body of the answer, whatever its status: that of 503 has the reason. Raises UnreachableError if the answer is not
+    complete in time, RemoteProtocolError for bytes that are not HTTP, or more than `limit_bytes`."""
     try:
         with trio.fail_after(timeout_s):
             stream = await dial(address, round(timeout_s * 1000) + 1)

@@ -37,15 +37,16 @@ from rmqha.model.error import BrokenInvariantError, RmqhaError
 from rmqha.model.identity import is_loopback
 
 HEAD_LIMIT_BYTES = 16 * 1024
-"""Request line and header lines together; more is answered 431."""
+"""Most bytes of the request line and the header lines together; more is answered 431."""
 BODY_LIMIT_BYTES = 1024 * 1024
-"""More is answered 413."""
+"""Most bytes of a body; more is answered 413."""
 MAX_CONNECTION_COUNT = 128
-"""More take the place of one that waits for its client; if there is none they are answered 503."""
+"""Most connections. One more closes the connection that has waited longest for its client; if none waits, it is
+answered 503."""
 REQUEST_TIMEOUT_S = 10.0
-"""From a request's first byte to its last."""
+"""Time (s) from a request's first byte to its last."""
 IDLE_TIMEOUT_S = 75.0
-"""Between two requests of a connection: scrapes come each 15 to 60 s."""
+"""Time (s) between two requests of a connection: scrapes come each 15 to 60 s."""
 HANDLER_TIMEOUT_S = 30.0
 WRITE_TIMEOUT_S = 20.0
 """Time (s) that a client may take to read one piece of an answer."""
@@ -55,8 +56,8 @@ _CLOSE_GRACE_S = 1.0
 
 @dataclass(frozen=True)
 class Request:
-    """An HTTP request. `path` and `query` are decoded; of a query key given twice the last counts. Header names are in
-    lower case."""
+    """A request. `path` and `query` are decoded; of a query key given twice the last counts. Header names are in lower
+    case. `tail`: rest of the path behind a route that ends in "/*"."""
 
     method: str
     path: str
@@ -72,8 +73,8 @@ Send = Callable[[bytes], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Response:
-    """An HTTP response. `stream`, if given, writes the body with the function that it gets, until it returns or the
-    client goes (it is cancelled then); `body` is not used."""
+    """An answer. `stream`, if given, replaces `body`: it writes the body with the function that it gets, until it
+    returns, or is cancelled because the client has disconnected."""
 
     body: bytes = b""
     status: int = 200
@@ -137,7 +138,7 @@ async def serve(
         peer = ""
         try:
             with connections.opened() as scope:
-                # whoever has not finished its handshake is silent too
+                # a TLS handshake that is not finished counts as waiting for the client too
                 with connections.silent(scope):
                     peer = network.peer_name(stream)
                     accepted = await accept(stream, secured.server_tls)
@@ -149,7 +150,7 @@ async def serve(
         except Exception as error:  # noqa: BLE001
             boundary.failed(error, peer, request="a connection")
         finally:
-            # refused, pushed out, or served to its end
+            # refused, evicted, or served to its end
             await trio.aclose_forcefully(stream)
 
     task_status.started(network.local_port(listeners[0]))
@@ -157,7 +158,7 @@ async def serve(
 
 
 class _RefusalError(Exception):
-    """The request is answered with this and goes no further; the connection closes."""
+    """Refusal of a request: it is answered with `response`, and the connection closes."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -170,7 +171,7 @@ class _OpenConnections:
     def __init__(self) -> None:
         self._members: set[trio.CancelScope] = set()
         self._silent: dict[trio.CancelScope, None] = {}
-        """Connections that wait for their client, the longest first."""
+        """Connections that wait for their client, the oldest first."""
         self._gate = trio.Lock()
 
     @property
@@ -179,7 +180,8 @@ class _OpenConnections:
 
     @contextmanager
     def opened(self) -> Iterator[trio.CancelScope]:
-        """One more connection. If it is one too many, the longest silent one ends."""
+        """Count one more connection in the block. If it is one too many, close the one that has waited longest for its
+        client."""
         with trio.CancelScope() as scope:
             self._members.add(scope)
             if self.is_full and self._silent:
@@ -194,7 +196,7 @@ class _OpenConnections:
 
     @contextmanager
     def silent(self, scope: trio.CancelScope) -> Iterator[None]:
-        """Context manager: this connection waits for its client inside."""
+        """Mark the connection as waiting for its client in the block."""
         self._silent[scope] = None
         try:
             yield
@@ -202,13 +204,13 @@ class _OpenConnections:
             self._silent.pop(scope, None)
 
     async def turn(self) -> None:
-        """Wait until everything else in the process has had its turn since the last one that came through here."""
+        """Wait for one turn of the event loop; of all connections only one continues in each turn."""
         async with self._gate:
             await trio.lowlevel.checkpoint()
 
 
 class _Connection:
-    """One client, request after request."""
+    """Connection of one client, served request by request."""
 
     def __init__(
         self,
@@ -238,13 +240,13 @@ class _Connection:
                 self._http.start_next_cycle()
             await self._close()
         except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, h11.LocalProtocolError):
-            # the client has gone or does not read: nobody is left to be told
+            # the client has disconnected or does not read: no answer can reach it
             return
         finally:
             await trio.aclose_forcefully(self._stream)
 
     async def _one(self, *, full: bool) -> bool:
-        """One request and its answer; False if the connection ends with it."""
+        """Serve one request; False if the connection ends with it."""
         try:
             if full:
                 raise _RefusalError(503, "too many connections at once; try again later")
@@ -295,7 +297,7 @@ class _Connection:
             self._http.receive_data(bytes(await self._stream.receive_some(_READ_BYTES)))
 
     async def _request(self) -> Request | None:
-        """None: the client has gone."""
+        """Read a request; None if the client has disconnected."""
         head = await self._next()
         if not isinstance(head, h11.Request):
             return None
@@ -305,7 +307,7 @@ class _Connection:
         if self._local_only and not is_loopback(_host_of(headers.get("host", "localhost"))):
             raise _RefusalError(421, "this server answers only to localhost; set httpHost to serve others")
         if method != "POST" and ("transfer-encoding" in headers or headers.get("content-length", "0") != "0"):
-            # a body in chunks of a byte costs far more to read than to send, and nobody would look at it
+            # a body in chunks of one byte costs far more to read than to send, and it would not be used
             raise _RefusalError(413, f"{method} takes no body here")
         if int(headers.get("content-length", "0")) > BODY_LIMIT_BYTES:
             raise _RefusalError(413, f"the body is longer than {BODY_LIMIT_BYTES} bytes")
@@ -389,7 +391,7 @@ class _Connection:
             raise trio.BrokenResourceError("the stream was not sent to its end")
 
     async def _until_gone(self, scope: trio.CancelScope) -> None:
-        """A client that streams has nothing more to say: whatever comes, even its end or a reset, is the end."""
+        """Cancel the stream when the client sends anything, or disconnects: during a stream it has nothing to send."""
         try:
             await self._stream.receive_some(_READ_BYTES)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -404,7 +406,7 @@ class _Connection:
                 await self._stream.send_all(data)
 
     async def _close(self) -> None:
-        """Let the client read the last answer: closing with bytes unread would take it away."""
+        """Close so that the client can read the last answer: a close with unread bytes would reset the connection."""
         with trio.move_on_after(_CLOSE_GRACE_S):
             await _end_of_writing(self._stream)
             while await self._stream.receive_some(_READ_BYTES):

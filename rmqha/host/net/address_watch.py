@@ -1,8 +1,8 @@
-"""Addresses of servers as they are now: host names that stand for several, and lists that an address server keeps.
+"""Current addresses of servers: host names that resolve to several addresses, and lists of an address server.
 
-A name that stands for one address is left as it is, so that TLS can check it; one that stands for several, as the
-headless service of a container platform, becomes them. Looked up again from time to time, so that servers come and go
-without a restart.
+A name with one address stays as it is, so that TLS can check it. A name with several addresses, such as the headless
+service of a container platform, is replaced by them. Names are resolved again at intervals, so that servers can be
+added and removed without a restart.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from rmqha.port import Tracer
 
 LOOKUP_TIMEOUT_S = 5
 MAX_ADDRESS_COUNT = 64
-"""Most addresses that are taken of all lookups together."""
+"""Most addresses of one list, of all lookups together."""
 
 Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Numbers of a host name. Raises OSError."""
+"""Function that resolves a host name and returns its IP addresses. Raises OSError."""
 
 
 async def system_lookup(host: str, port: int) -> Sequence[str]:
@@ -30,8 +30,8 @@ async def system_lookup(host: str, port: int) -> Sequence[str]:
 
 
 class AddressWatch:
-    """Follows one list of addresses. `given` tells the list as it is configured now; `apply` takes the addresses, in a
-    steady order, whenever they have changed."""
+    """Watcher of one list of addresses. `given` returns the list as it is configured now; `apply` is called with the
+    resolved addresses, in a stable order, whenever they have changed."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class AddressWatch:
         self._changed = trio.Event()
 
     def resolve_again(self) -> None:
-        """The configuration has changed: do not wait for the interval."""
+        """Resolve at once: the configuration has changed."""
         self._changed.set()
 
     async def run(self) -> None:
@@ -66,7 +66,7 @@ class AddressWatch:
                 await self._changed.wait()
 
     async def resolve(self) -> list[str]:
-        """The addresses as they are now. What cannot be looked up stays as it was found last."""
+        """Resolve the list; returns the current addresses. A name that cannot be resolved keeps its last addresses."""
         failure = ""
         try:
             given = list(await self._given())

@@ -1,7 +1,7 @@
 """Order in which a server's sessions are served: start-time fair queueing (SFQ) by owner, and beside it by age. No
 clock.
 
-An owner is an account, or an address where there are no accounts; his sessions are one flow. `pop_fairest` serves the
+An owner is an account, or an address where there are no accounts; its sessions are one flow. `pop_fairest` serves the
 flow with the least virtual time, which is the time (µs) that its slices have taken. A flow that comes back after a
 pause begins at the virtual time of the queue less IDLE_CREDIT_US, so a pause earns no more than that. A hundred
 connections of one owner therefore get together what one connection of another owner gets. Within a flow the session
@@ -67,7 +67,7 @@ class QueueEntry:
         self.owner = owner
         """Account or address that its time is charged to; it may change at any time."""
         self.is_queued = False
-        """In a queue. Set to False to leave it early."""
+        """True while it is in a queue. Set to False to leave the queue early."""
         self.is_urgent = False
         self.is_drained = False
         """Set by `serve`: the last slice has left nothing to do, in the socket neither."""
@@ -78,9 +78,9 @@ class QueueEntry:
         self.queued_at_s = 0.0
         """Monotonic time (s) since when it has waited."""
         self._charged_owner = owner
-        """Owner when it was queued: the slice is charged to him. All connections of an address may belong to one
-        account once their first request is checked; charged to the account, the address would have no virtual time, and
-        its other connections would go before all others."""
+        """Owner when it was queued, to which the slice is charged. All connections of an address may belong to one
+        account once their first request is checked. If their slices were charged to the account, the address would have
+        no virtual time, and its other connections would be served before all others."""
         self._mean_cost_us = INITIAL_COST_US
         self._is_new = True
         self._ticket = 0
@@ -231,7 +231,7 @@ class FairQueue:
         return None
 
     def _remove(self, entry: QueueEntry) -> bool:
-        """Take it out of the order of age; True if it was queued."""
+        """Remove a session from the order of age; True if it was queued."""
         was_queued = entry.is_queued
         self._by_age.pop(entry, None)
         entry.is_queued = False

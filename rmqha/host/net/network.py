@@ -18,9 +18,10 @@ BACKLOG_COUNT = 1024
 _USER_TIMEOUT_MS = 10_000
 _KEEPALIVE_IDLE_S = 5
 LOOKUP_COUNT = 64
-"""Threads at most that wait for name servers."""
+"""Most threads that wait for DNS lookups."""
 LOOKUP_AGAIN_S = 5
-"""A lookup of the same name joins one that is younger. The system asks again after as long."""
+"""Age (s) up to which a running lookup serves further lookups of the same name. The system's resolver repeats its
+query after the same time."""
 
 
 def tune(stream: trio.SocketStream) -> None:
@@ -48,27 +49,27 @@ async def dial(address: str, timeout_ms: int = DIAL_TIMEOUT_MS) -> trio.SocketSt
 
 
 class _Lookup:
-    """A question to the system, and its answer once that is there."""
+    """A lookup by the system's resolver, and its result."""
 
     def __init__(self) -> None:
         self.began_at_s = math.inf
-        """Monotonic time (s) since when a thread waits for the answer; before that there is no use in asking again."""
+        """Monotonic time (s) at which a thread began the lookup; infinity while it waits for a thread."""
         self.done = trio.Event()
         self.found: list[Any] = []
         self.error: Exception | None = None
 
 
 class NameLookups(trio.abc.HostnameResolver):
-    """Look names up in threads of their own, one at a time for each name.
+    """Resolver of host names in separate threads, for each name one at a time.
 
-    Where no name server answers, the system keeps a lookup for up to a minute, while dials give up after seconds and
-    come again: their threads would be all that Trio gives, and nobody could write to the disk.
+    If no DNS server answers, the system's lookup takes up to a minute, while dials give up after seconds and are
+    repeated. Their lookups would take all of trio's threads, and no thread would be left to write to the disk.
     """
 
     def __init__(self) -> None:
         self._threads = trio.CapacityLimiter(LOOKUP_COUNT)
         self._youngest: dict[tuple[Any, ...], _Lookup] = {}
-        """Lookups that are under way, by question."""
+        """Newest running lookup by its arguments."""
 
     async def getaddrinfo(
         self,
@@ -112,7 +113,7 @@ class NameLookups(trio.abc.HostnameResolver):
 
 
 def _reason(error: Exception) -> str:
-    """The system's reason: trio wraps it, one error for each address that a name stands for."""
+    """Reason of a failed dial: trio wraps the system's errors, one for each address of a name."""
     cause = error.__cause__
     if isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
@@ -120,7 +121,7 @@ def _reason(error: Exception) -> str:
 
 
 class FirstRemotePeer:
-    """The first peer that is not this machine."""
+    """Detector of the first peer that is not this machine."""
 
     def __init__(self) -> None:
         self.peer = ""
@@ -128,7 +129,7 @@ class FirstRemotePeer:
         self._near: set[str] = set()
 
     def came(self, peer: str) -> bool:
-        """True if `peer`, "host:port", is the first of them."""
+        """Note a peer, "host:port"; True if it is the first one from another machine."""
         if self.peer:
             return False
         host = host_of(peer)
@@ -142,7 +143,7 @@ class FirstRemotePeer:
 
 
 def is_own_address(host: str) -> bool | None:
-    """True if a socket here may have it; None for a name that nobody knows now."""
+    """True if `host` is an address of this machine; None for a name that cannot be resolved now."""
     try:
         family, _, _, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
     except OSError:
@@ -156,7 +157,7 @@ def is_own_address(host: str) -> bool | None:
 
 
 async def addresses_of(name: str) -> tuple[str, ...]:
-    """The numbers that a host's name stands for; none if nobody knows it now."""
+    """IP addresses of a host name; () if it cannot be resolved now."""
     try:
         found = await trio.socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)
     except OSError:
@@ -192,7 +193,7 @@ async def listen(address: str) -> list[trio.SocketListener]:
 
 
 async def _open(host: str, port: int) -> list[trio.SocketListener]:
-    """A listener for each number that the host's name stands for; on a machine without IPv6 those of IPv4."""
+    """Listeners for all IP addresses of the host; on a machine without IPv6 only for those of IPv4."""
     try:
         return await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG_COUNT)
     except OSError as error:

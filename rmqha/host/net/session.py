@@ -86,7 +86,7 @@ class Session:
         self._partial_bytes, self._is_all_read = 0, True
         """Bytes of an incomplete frame, as counted in the statistics. True if the last read has emptied the socket."""
         self._unread, self._has_heard = b"", poller is not None
-        """Bytes that were read but not parsed. False while the server that this client asks has not said a word."""
+        """Bytes that were read but not parsed. False while this client has received no byte of the server."""
         self._parsed: list[Command] = []
         """Requests that were parsed and wait for the next slice."""
         self._running, self._running_requests = deque[Iterator[Pause | None]](), list[Command]()
@@ -150,7 +150,7 @@ class Session:
         return link.binding if link is not None else b""
 
     def mark_verified(self) -> None:
-        """Lift the limits of a newcomer: a valid request has come."""
+        """Remove the limits of an unverified session: a valid request has come."""
         if self._unverified is not None:
             self._unverified.on_verified()
             self._unverified = None
@@ -609,7 +609,7 @@ class Session:
                 if time.monotonic() - began_s > slice_s:
                     return False
             self._running.popleft()
-        self._running_requests = []  # or each session would keep its last large body
+        self._running_requests = []  # otherwise each session would keep its last large body in memory
         return True
 
     def _next_requests(self) -> list[Command]:
@@ -658,7 +658,7 @@ class Session:
         return parser.feed(data, SLICE_COUNT - count), count
 
     def _check_unverified(self, unverified: UnverifiedSession, commands: list[Command]) -> None:
-        """Check the limits of a newcomer. Raises RemoteProtocolError for a first frame that is too long."""
+        """Check the limits of an unverified session. Raises RemoteProtocolError for a first frame that is too long."""
         if not unverified.is_guarded and any(map(has_known_code, commands)):
             self.mark_verified()
         elif self._partial_bytes > FIRST_BYTES and not self._parser.has_more:

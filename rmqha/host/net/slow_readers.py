@@ -1,4 +1,4 @@
-"""Bound on the memory of all answers of a server that wait to be written, because their readers are slow.
+"""Bound on the memory of a server's answers that wait to be written, because their readers are slow.
 
 Beyond the bound sessions are closed: first those whose peers have read nothing for STUCK_S, then the others; of each
 kind those with most bytes. So a consumer that reads, however slowly, is closed only if all others read too."""

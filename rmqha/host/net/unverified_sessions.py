@@ -1,8 +1,9 @@
-"""Connections before their first valid request: bounds on bytes, time and number; and memory of incomplete frames.
+"""Unverified sessions, those without a valid request yet: bounds on bytes, time and number; memory of incomplete
+frames.
 
-A request is valid when the accounts allow it or, without accounts, when its code is known. Until then a connection may
-send FIRST_BYTES. A longer first frame (a message, a registration) is read completely if its header names a known
-request and, with accounts, a known account: its signature can be checked only at its end.
+A request is valid when the accounts allow it or, without accounts, when its code is known. Until then a session may
+send FIRST_BYTES. A longer first frame (a message, a registration) is read completely if its header has a known request
+code and, with accounts, a known access key: its signature can be checked only at its end.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from rmqha.wire.command import Command
 
 FIRST_BYTES = 64 * 1024
 MAX_UNVERIFIED_COUNT = 4096
-"""Bound on such connections; the oldest is closed beyond it, and when the server has no more sessions."""
+"""Most unverified sessions. The oldest is closed beyond this number, and when the server has its most sessions."""
 LONG_FRAME_TIMEOUT_MS = 10_000
 """Time-out (ms) of a whole first frame that is longer than FIRST_BYTES."""
 MAX_PARTIAL_BYTES = 48 * 1024 * 1024
-"""Bound on the incomplete frames of all connections of a server."""
+"""Most bytes of incomplete frames, of all sessions of a server."""
 KNOWN_CODES = frozenset(map(int, RequestCode))
 
 
@@ -30,7 +31,7 @@ def has_known_code(command: Command) -> bool:
 
 
 class UnverifiedSessions:
-    """Such connections of one server, the oldest first."""
+    """Unverified sessions of one server, the oldest first."""
 
     def __init__(self, max_count: int = MAX_UNVERIFIED_COUNT) -> None:
         self._max_count = max_count
@@ -40,17 +41,17 @@ class UnverifiedSessions:
         return len(self._evictions)
 
     def add(self, number: int, evict: Callable[[], None]) -> None:
-        """Add a connection; `evict` closes it."""
+        """Add a session; `evict` closes it."""
         self._evictions[number] = evict
         if len(self._evictions) > self._max_count:
             self.evict_oldest()
 
     def remove(self, number: int) -> None:
-        """Remove a connection after its first valid request or its end."""
+        """Remove a session after its first valid request or its end."""
         self._evictions.pop(number, None)
 
     def evict_oldest(self) -> bool:
-        """Close the oldest connection; False if there is none."""
+        """Close the oldest session; False if there is none."""
         if not self._evictions:
             return False
         _, evict = self._evictions.popitem(last=False)
@@ -60,7 +61,7 @@ class UnverifiedSessions:
 
 @dataclass(slots=True)
 class UnverifiedSession:
-    """State of such a connection for its session. Times are trio's."""
+    """Limits of one unverified session. Times are trio's."""
 
     deadline_s: float
     """Deadline (s) of the first request."""
