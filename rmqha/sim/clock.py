@@ -10,7 +10,8 @@ _MILLION = 1_000_000
 
 
 class SimClock:
-    """Implements port.Clock. `rate_ppm` above a million runs fast; `origin_ms` is where the monotonic clock began."""
+    """Clocks of one host. A `rate_ppm` above a million runs fast; `origin_ms`: value (ms) of the monotonic clock at its
+    begin; `wall_at_ms`: that of the wall clock. Implements port.Clock."""
 
     def __init__(
         self, scheduler: Scheduler, rate_ppm: int = _MILLION, origin_ms: int = 0, wall_at_ms: int = EPOCH_AT_MS
@@ -28,17 +29,17 @@ class SimClock:
         return self._wall_at_ms + self._scheduler.now_ms * self._rate_ppm // _MILLION
 
     def suspended_for(self, duration_ms: int) -> None:
-        """The machine was suspended so long: its monotonic clock knows nothing of it, its wall clock is right."""
+        """Suspend the machine for `duration_ms`: its monotonic clock stands still, its wall clock runs on."""
         self._origin_ms -= duration_ms * self._rate_ppm // _MILLION
 
     def step_wall(self, by_ms: int) -> None:
-        """Someone set the wall clock."""
+        """Step the wall clock by `by_ms`."""
         self._wall_at_ms += by_ms
 
     def set_ahead(self, by_ms: int) -> None:
-        """Someone set the wall clock `by_ms` ahead of the time that it is, whatever it showed."""
+        """Set the wall clock `by_ms` ahead of the right time, whatever it shows now."""
         self._wall_at_ms = EPOCH_AT_MS + by_ms
 
     def virtual_ms_of(self, deadline_ms: int) -> int:
-        """The first moment of virtual time at which now_ms() has reached `deadline_ms`."""
+        """First virtual time (ms) at which now_ms() has reached `deadline_ms`."""
         return -((self._origin_ms - deadline_ms) * _MILLION // self._rate_ppm)

@@ -1,7 +1,7 @@
-"""A disk in memory that forgets and fails as disks do, from one seed.
+"""A disk in memory that loses data and fails as real disks do, from one seed.
 
-A file has content as the running system sees it (the page cache) and content that is durable. A kill keeps the former;
-a loss of power keeps, for each 512-byte sector written since the last sync, the old or the new bytes by chance: so
+A file has content as the running system sees it (the page cache) and content that is durable. A kill keeps the former.
+A loss of power keeps, for each 512-byte sector written since the last sync, the old or the new bytes by chance; so
 writes are lost, torn and reordered. `write_atomic`, `rename`, `remove` and the creation of a file are durable on
 return, as `rmqha.port.Disk` says, but for `map(durable=False)`: such a file may be gone until it is synced.
 
@@ -24,12 +24,11 @@ _ZEROS = bytes(4096)
 class DiskStopped(BaseException):
     """Raised at the operation chosen by `SimDisk.stop_after`: nothing after it happens until `crash`.
 
-    The machine stops there, so it is no Exception: nothing may handle it as an error of the disk."""
+    It is no Exception, because the machine stops there: no code may handle it as an error of the disk."""
 
 
 class _File:
-    """A simulated file. `content`: bytes that the system sees; `durable`: bytes that a loss of power leaves, at most
-    rearranged."""
+    """One file. `content`: the page cache; `durable`: the content of the medium."""
 
     __slots__ = ("bad_sectors", "content", "dirty", "durable", "modified_at_ms", "named", "unlike")
 
@@ -40,9 +39,9 @@ class _File:
         self.modified_at_ms = modified_at_ms
         self.bad_sectors: set[int] = set()
         self.named = True
-        """True if its directory durably has it."""
+        """True if the file's directory entry is durable."""
         self.unlike: list[tuple[int, int]] = []
-        """Ranges that the cache holds as clean, and that are other ones on the medium."""
+        """Ranges [start, end) that are clean in the cache but differ on the medium."""
 
     def copy(self) -> _File:
         made = _File(b"", self.modified_at_ms)
@@ -66,7 +65,7 @@ class _File:
         return sorted({index for start, end in self.dirty for index in range(start // 512, -(-end // 512))})
 
     def _write_back(self, lost: Container[int]) -> None:
-        """Write dirty sectors, each whole, but those in `lost`. Others stay on the medium as they are there."""
+        """Write the dirty sectors to the medium, each as a whole, but not those in `lost`."""
         size = len(self.content)
         del self.durable[size:]
         self.durable.extend(bytes(size - len(self.durable)))
@@ -80,13 +79,13 @@ class _File:
         self.unlike = [(start, end) for start, end in self.unlike if self.content[start:end] != self.durable[start:end]]
 
     def forget_dirty(self) -> None:
-        """A sync has failed: nothing was written, and the next one has nothing to write."""
+        """Fail a sync: nothing is written, and the pages are clean, so that the next sync writes nothing either."""
         self.unlike += self.dirty
         self.dirty.clear()
 
     def lie(self, prng: Prng, *, misdirects: bool) -> None:
-        """A sync returns as if all was written. One sector is lost; if the disk `misdirects`, it may stand where
-        another one of the file was."""
+        """Sync without an error, but lose one sector; if the disk `misdirects`, it may overwrite another sector of the
+        file."""
         sectors = self._dirty_sectors()
         if not sectors:
             return
@@ -102,7 +101,7 @@ class _File:
             self.unlike.append((other, other + len(part)))
 
     def drop_cache(self) -> None:
-        """Clean pages are read from the medium again."""
+        """Read the clean pages from the medium again."""
         if self.unlike:
             for start, end in self.unlike:
                 part = self.durable[start:end]
@@ -184,7 +183,7 @@ class SimRegion:
         return lambda: None
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
-        """One range, up to the last byte."""
+        """One range, up to the last byte that is not zero."""
         content = self._file.content
         used = len(content)
         while used >= len(_ZEROS) and content.startswith(_ZEROS, used - len(_ZEROS)):
@@ -194,7 +193,7 @@ class SimRegion:
         return [(position, used)] if position < used else []
 
     def probe(self, position: int, size_bytes: int) -> int:
-        """A sector at a time, none of those behind a bad one."""
+        """Read one sector. Raises OSError for a bad one."""
         sector = position // SECTOR_BYTES
         if sector in self._file.bad_sectors:
             raise OSError(errno.EIO, "Input/output error")
@@ -205,7 +204,7 @@ class SimRegion:
         self._disk.sync_file(self._file)
 
     def close(self) -> bool:
-        """Views stay valid."""
+        """Do nothing: views stay valid."""
         return True
 
 
@@ -241,11 +240,12 @@ class SimAppendFile:
         self._disk.sync_file(self._file)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there is no descriptor."""
 
 
 class SimDisk:
-    """Implements `rmqha.port.Disk`. Faults are switched by attributes; all chance comes from `prng`."""
+    """Disk of one simulated host. Faults are switched on by attributes; all chance comes from `prng`. Implements
+    `rmqha.port.Disk`."""
 
     def __init__(self, prng: Prng, *, label: str = "sim", clock: Clock | None = None) -> None:
         self._prng = prng
@@ -257,32 +257,33 @@ class SimDisk:
         self._boots = 1
         self.generation = 0
         self.operations = 0
-        """Operations that change something, counted since the beginning."""
+        """Number of operations so far that change something."""
         self.stop_after: int | None = None
-        """Stop (DiskStopped) at the operation with this number, a write being torn at a chance byte."""
+        """Number of the operation at which to stop (DiskStopped); a write is torn there at a random byte."""
         self.capacity_bytes: int | None = None
-        """ENOSPC beyond this sum of file sizes."""
+        """Sum of file sizes (bytes) above which an operation fails with ENOSPC; None: no bound."""
         self.failing: frozenset[str] = frozenset()
-        """EIO for these kinds of operation: "read", "write", "sync", "create", "rename", "remove"."""
+        """Kinds of operations that fail with EIO: "read", "write", "sync", "create", "rename", "remove"."""
         self.forgetting_syncs = 0
-        """Number of further syncs of files with something to write fail, and the pages are clean afterwards."""
+        """Number of next syncs with dirty pages that fail and leave the pages clean."""
         self.lying_syncs = 0
-        """Number of further syncs that return, and have lost or misdirected a sector."""
+        """Number of next syncs with dirty pages that return without an error, but lose or misdirect a sector."""
         self.misdirects = True
-        """True: what such a sync loses may stand elsewhere in the file."""
+        """True if a sector that such a sync loses may overwrite another one of the file."""
         self.used_bytes = 0
         self.watch: Callable[[], None] | None = None
-        """Called before every change but a write to a mapped region, in the midst of whatever makes it."""
+        """Called before every change except a write to a mapped region, within the call that makes it."""
         self.hang: Callable[[], None] | None = None
-        """Called before every such change too, and may return later, when the disk goes on."""
+        """Called before every such change too. It may block; the disk hangs until it returns."""
         self.cold: Prng | None = None
-        """Chance by which a part of a file is not in memory, each time that it is asked for; None: all is."""
+        """Random numbers by which each `is_in_memory` returns False for every second call; None: it is always True."""
         self.read_only_views = True
-        """Views cannot be written. PyPy is slow then: it copies all of such a view at each look into a part of it."""
+        """True if views are read-only. PyPy is slow with those: it copies the whole view at each access to a part."""
 
     # --- faults -----------------------------------------------------------------------------------------------------
     def step(self, kind: str, size_bytes: int = 0, *, grow: bool = False) -> int | None:
-        """Count a change; raise its fault. Returns how much of a write happens before the stop, None for all."""
+        """Count a change, and raise its fault. Returns the number of bytes of a write that are written before the stop,
+        None for all."""
         if self.watch is not None:
             self.watch()
         if self.hang is not None:
@@ -315,7 +316,7 @@ class SimDisk:
         file.sync()
 
     def crash(self, *, power_loss: bool) -> None:
-        """The process is gone, with `power_loss` the machine too. Locks are free, old regions dead."""
+        """Kill the process, with `power_loss` the machine too. Locks are released, and old regions must not be used."""
         self.generation += 1
         self.stop_after = None
         self._locked.clear()
@@ -335,7 +336,8 @@ class SimDisk:
                 file.content = bytearray(file.content)
 
     def copy(self, prng: Prng) -> SimDisk:
-        """Another disk with the same content, durable or not, and no faults: what becomes of it stays there."""
+        """Copy of this disk, with cached and durable content but without faults; changes of one do not affect the
+        other."""
         made = SimDisk(prng, label=self._label, clock=self._clock)
         made._files = {path: file.copy() for path, file in self._files.items()}
         made._directories = set(self._directories)
@@ -350,8 +352,8 @@ class SimDisk:
             file.durable[position] ^= mask
 
     def rot_sector(self, path: str, prng: Prng) -> int:
-        """One bit of a sector flips, the sector becomes zeros, or it takes the content of another one of the file (a
-        misdirected or stale write). Returns where it begins."""
+        """Damage a random sector: flip one bit, fill it with zeros, or copy another sector of the file over it (a
+        misdirected or stale write). Returns the sector's position."""
         file = self._files[path]
         size = len(file.content)
         count = -(-size // SECTOR_BYTES)
@@ -369,7 +371,7 @@ class SimDisk:
         return start
 
     def drop_cache(self) -> None:
-        """The system takes back memory: what a sync forgot or lied about is seen from now on."""
+        """Drop the page cache: from now on the content of the medium is read, also where a sync has failed or lied."""
         for file in self._files.values():
             file.drop_cache()
 
@@ -378,7 +380,7 @@ class SimDisk:
         return sorted(path for path, file in self._files.items() if file.content)
 
     def spoil(self, path: str, position: int) -> None:
-        """The sector that holds the byte at `position` cannot be read from now on."""
+        """Make the sector of the byte at `position` unreadable."""
         self._files[path].bad_sectors.add(position // SECTOR_BYTES)
 
     # --- the port ---------------------------------------------------------------------------------------------------

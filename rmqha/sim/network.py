@@ -10,7 +10,7 @@ from rmqha.sim.prng import SimPrng
 from rmqha.sim.scheduler import Scheduler
 
 Receiver = Callable[[str, bytes], None]
-"""Takes the sender's name and the bytes."""
+"""Function that is called with the sender's name and the bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,8 @@ class _Host:
 
 @dataclass(slots=True)
 class NetworkStatistics:
+    """Counts of messages. Lost: by chance, or their target was down; blocked: stopped by a partition."""
+
     sent_count: int = 0
     delivered_count: int = 0
     lost_count: int = 0
@@ -44,7 +46,8 @@ class NetworkStatistics:
 
 
 class SimNetwork:
-    """Each link draws from its own child of `prng`, so that traffic on one moves nothing on another."""
+    """Network between hosts. Each link has its own child of `prng`, so that traffic on one link does not change the
+    random numbers of another."""
 
     def __init__(self, scheduler: Scheduler, prng: SimPrng, options: LinkOptions | None = None) -> None:
         self._scheduler = scheduler
@@ -62,21 +65,21 @@ class SimNetwork:
     # --- hosts ------------------------------------------------------------------------------------------------------
 
     def attach(self, host: str, receive: Receiver) -> None:
-        """Note that `host` is up; messages sent to an earlier life of it do not reach this one."""
+        """Start `host`; messages that were sent to an earlier process of it are lost."""
         self._incarnation_count += 1
         self._hosts[host] = _Host(receive, self._incarnation_count)
 
     def detach(self, host: str) -> None:
-        """Note that `host` is dead: what is on its way to it is lost."""
+        """Stop `host`; messages on their way to it are lost."""
         self._hosts.pop(host, None)
         self._held.pop(host, None)
 
     def pause(self, host: str) -> None:
-        """Stop `host` (SIGSTOP): messages wait for it."""
+        """Pause `host` (SIGSTOP): messages wait for it."""
         self._hosts[host].paused = True
 
     def resume(self, host: str) -> None:
-        """Everything held arrives now, in the order of its arrival."""
+        """Continue `host`; the messages that waited arrive now, in order."""
         if host not in self._hosts:
             return
         self._hosts[host].paused = False
@@ -86,21 +89,21 @@ class SimNetwork:
     # --- links ------------------------------------------------------------------------------------------------------
 
     def set_link(self, source: str, target: str, options: LinkOptions | None) -> None:
-        """Set the options of one direction, e.g. a slow link; None returns it to the common ones."""
+        """Set the options of one direction, e.g. of a slow link; None: the common options."""
         if options is None:
             self._links.pop((source, target), None)
         else:
             self._links[source, target] = options
 
     def block(self, source: str, target: str) -> None:
-        """One-way: nothing sent from `source` reaches `target` any more; what is on its way is lost as well."""
+        """Block one direction: no message from `source` reaches `target`, also none that is on its way."""
         self._blocked.add((source, target))
 
     def unblock(self, source: str, target: str) -> None:
         self._blocked.discard((source, target))
 
     def partition(self, *groups: Iterable[str]) -> None:
-        """Two-way: only hosts of the same group reach each other. Replaces every earlier block."""
+        """Block both directions between hosts of different groups. Replaces all earlier blocks."""
         sides = [sorted(group) for group in groups]
         self._blocked = {
             (source, target)
@@ -111,7 +114,7 @@ class SimNetwork:
         }
 
     def heal(self) -> None:
-        """No link is blocked, slow or lossy any more."""
+        """End all blocks and faults of links."""
         self._blocked.clear()
         self._links.clear()
         self._options = LinkOptions()
@@ -122,7 +125,7 @@ class SimNetwork:
     # --- messages ---------------------------------------------------------------------------------------------------
 
     def send(self, source: str, target: str, data: bytes) -> None:
-        """Send a message. Never fails: like a socket's buffer, it does not tell whether the message will arrive."""
+        """Send a message. It never fails: like a socket's buffer, it does not know if the message will arrive."""
         self.statistics.sent_count += 1
         link = (source, target)
         draws = self._draws.get(link)

@@ -1,4 +1,4 @@
-"""Chance from one seed: SplitMix64 (Steele, Lea, Flood 2014), the same numbers in every process and release."""
+"""Random numbers from one seed: SplitMix64 (Steele, Lea, Flood 2014), the same in every process and release."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ def _mix(value: int) -> int:
 
 
 class SimPrng:
-    """Implements port.Prng. A child depends on the seed and its name only, not on what was drawn before."""
+    """Pseudo-random numbers. A child depends only on the seed and its name, not on the numbers drawn before. Implements
+    port.Prng."""
 
     __slots__ = ("_seed", "_state")
 

@@ -1,4 +1,4 @@
-"""Virtual time: a heap of events that happen one at a time, in the order of their moments, then of their making."""
+"""Virtual time: a heap of events that run one at a time, in the order of their times, then of their creation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from heapq import heappush as _push
 
 
 class Timer:
-    """An event to come."""
+    """An event in the future."""
 
     __slots__ = ("_action", "_made", "_queued_at_ms", "at_ms")
 
@@ -27,17 +27,18 @@ class Timer:
 
 
 class Scheduler:
-    """Scheduler of a simulated world. `now_ms` is the world's own time; a host sees that of its SimClock."""
+    """Scheduler of a simulation. `now_ms`: virtual time; a host sees it through its SimClock."""
 
     def __init__(self) -> None:
         self.now_ms = 0
         self.event_count = 0
         self._heap: list[tuple[int, int, Timer]] = []
-        """A timer that was moved stands at its old place until that comes up, and then goes to its new one."""
+        """Heap of (time, number, timer). A moved timer stays at its old place until that is due, and is then pushed
+        again."""
         self._made_count = 0
 
     def at(self, at_ms: int, action: Callable[[], object]) -> Timer:
-        """Do `action` at `at_ms`, or now if that has passed, after everything already due then."""
+        """Run `action` at `at_ms`, or now if that has passed, after all events that are already due then."""
         if at_ms < self.now_ms:
             at_ms = self.now_ms
         self._made_count = made = self._made_count + 1
@@ -62,7 +63,7 @@ class Scheduler:
         return timer
 
     def next_at_ms(self) -> int | None:
-        """The moment of the next event, None if nothing is to come."""
+        """Time (ms) of the next event, None if there is none."""
         while self._heap:
             at_ms, made, timer = self._heap[0]
             if timer.is_pending and timer._made == made:
@@ -77,7 +78,7 @@ class Scheduler:
         _push(self._heap, (timer.at_ms, timer._made, timer))
 
     def step(self) -> bool:
-        """Let one event happen; False if there is none."""
+        """Run one event; False if there is none."""
         at_ms = self.next_at_ms()
         if at_ms is None:
             return False
@@ -86,12 +87,12 @@ class Scheduler:
         return self.event_count > count
 
     def run_until(self, end_ms: int) -> None:
-        """Let everything due up to and including `end_ms` happen; now_ms is `end_ms` afterwards."""
+        """Run all events up to and including `end_ms`; now_ms is `end_ms` afterwards."""
         self._run(end_ms, None)
         self.now_ms = max(self.now_ms, end_ms)
 
     def _run(self, end_ms: int, most: int | None) -> None:
-        """Run events until `end_ms`, or until `most` events have happened since the beginning."""
+        """Run events until `end_ms`, or until `most` events have run since the beginning."""
         heap = self._heap
         while heap and heap[0][0] <= end_ms and (most is None or self.event_count < most):
             at_ms, made, timer = _pop(heap)

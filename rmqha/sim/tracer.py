@@ -10,8 +10,8 @@ from rmqha.sim.scheduler import Scheduler
 
 
 def _canonical(value: Any) -> str:
-    """Text that is the same in every process. TypeError for values whose text may depend on an address or on
-    hashing."""
+    """Text of a value that is the same in every process. Raises TypeError for values whose text may depend on an
+    address or on hashing."""
     match value:
         case None | bool() | str() | bytes():
             return repr(value)
@@ -28,7 +28,8 @@ def _canonical(value: Any) -> str:
 
 
 class SimTracer:
-    """Implements port.Tracer. `recent` keeps the last `keep_count` lines for the report of a failure."""
+    """Tracer of a simulation. `recent`: the last `keep_count` lines, for the report of a failure. Implements
+    port.Tracer."""
 
     def __init__(self, scheduler: Scheduler, keep_count: int = 200) -> None:
         self._scheduler = scheduler

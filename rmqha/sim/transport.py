@@ -1,9 +1,9 @@
-"""Connections between named hosts in virtual time: what TCP gives, and what faults leave of it. Implements no port of
-its own; simulated shells use it where host shells use sockets.
+"""Connections between named hosts in virtual time: TCP, and the faults of a network. It implements no port; simulated
+shells use it where host shells use sockets.
 
-Bytes arrive in order or not at all. While a direction is blocked they wait, as retransmissions would, and arrive after
-the block ends. A killed process's peers are told (the kernel sends the FIN); after a power loss they are told only when
-the host is up again and refuses, or when their own patience ends.
+Bytes arrive in order or not at all. While a direction is blocked they wait, like retransmissions, and arrive after the
+block ends. When a process is killed, its peers see the end (the kernel sends the FIN). After a power loss they see it
+only when the host is up again and resets the connection, or by their own time-outs.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Endpoint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """Delays of every link, in ms; a slow link is given its own."""
+    """Delays (ms) of a link: a random value between both for each segment."""
 
     min_ms: int = 0
     max_ms: int = 1
 
 
 class Connection:
-    """One side. `peer_host` names the other end's host."""
+    """One side of a connection. `peer_host`: host of the other side."""
 
     __slots__ = (
         "_transport",
@@ -61,17 +61,17 @@ class Connection:
         self.owner = owner
         self.other: Connection | None = None
         self.queue: list[bytes | None] = []
-        """Bytes that have been sent and have not arrived; None is the end."""
+        """Bytes that were sent and have not arrived; None: the end."""
         self.is_under_way = False
         """True if a segment is under way: one at a time, which keeps the order."""
         self.draws: SimPrng | None = None
         """Random numbers of its link, from the first segment on."""
         self.is_open = True
         self.announced = True
-        """False while the dialing side has not been told yet that it is connected; nothing reaches it before."""
+        """False on the dialing side until it knows that it is connected; no bytes arrive before."""
 
     def send(self, data: bytes) -> None:
-        """Write into the socket's buffer: never fails, may never arrive."""
+        """Send bytes. It never fails, but they may never arrive."""
         if self.is_open:
             self._transport.deliver(self, data)
 
@@ -79,7 +79,7 @@ class Connection:
         self._transport.arrive(self)
 
     def close(self) -> None:
-        """Orderly: what was sent before still arrives first. No `closed` follows on this side."""
+        """Close in order: bytes that were sent before still arrive. No `closed` follows on this side."""
         if self.is_open:
             self.is_open = False
             self._transport.forget(self)
@@ -87,6 +87,8 @@ class Connection:
 
 
 class Transport:
+    """All connections of a simulation."""
+
     def __init__(self, scheduler: Scheduler, prng: SimPrng, delays: Delays | None = None) -> None:
         self._scheduler = scheduler
         self._prng = prng
@@ -95,41 +97,41 @@ class Transport:
         self._slow: dict[tuple[str, str], Delays] = {}
         self._blocked: set[tuple[str, str]] = set()
         self._held: dict[int, tuple[int, tuple[str, str]]] = {}
-        """By connection: until when, and its link."""
+        """Held connections by number: time (ms) of the end of the hold, and link."""
         self._listeners: dict[str, tuple[str, Endpoint]] = {}
         self._connections: dict[int, Connection] = {}
         self._next_number = 1
         self.dial_listeners: list[Callable[[str, str], None]] = []
-        """Called with source and target of every dial."""
+        """Functions called with source and target of every dial."""
         self.split_per_mille = 0
-        """Chance that what arrives is cut at any byte, and its rest comes later."""
+        """Chance (per mille) that arriving bytes are split at a random place, and the rest arrives later."""
 
     # --- hosts ------------------------------------------------------------------------------------------------------
     def listen(self, host: str, address: str, owner: Endpoint) -> None:
         self._listeners[address] = (host, owner)
 
     def stop_process(self, host: str) -> None:
-        """kill -9: listeners go, the kernel closes every connection."""
+        """Kill the process of `host` (kill -9): its listeners end, and the kernel closes its connections."""
         self._drop_listeners(host)
         for conn in self._of(host):
             conn.close()
 
     def power_off(self, host: str) -> None:
-        """The host is gone without a word: peers go on believing in their connections."""
+        """Cut the power of `host`: its peers do not notice, and keep their connections."""
         self._drop_listeners(host)
         for conn in self._of(host):
             conn.is_open = False
             self.forget(conn)
 
     def power_on(self, host: str) -> None:
-        """Half-open connections to the host are reset as soon as a packet of theirs reaches it."""
+        """Start `host` again: half-open connections to it are reset as soon as a packet of theirs reaches it."""
         for conn in [item for item in self._connections.values() if item.peer_host == host]:
             other = conn.other
             if other is None or not (other.is_open or other.number in self._held):
                 self._reset(conn)
             elif not other.is_open and None not in other.queue:
-                # the host lost its power while this stood still: what it had sent may arrive, and the reset behind it;
-                # a process that was killed has sent its end already
+                # the host lost its power while this connection was held: its bytes may still arrive, then the reset;
+                # a killed process has sent its end already
                 self.deliver(other, None)
 
     def _drop_listeners(self, host: str) -> None:
@@ -153,7 +155,7 @@ class Transport:
         self._blocked.add((source, target))
 
     def unblock(self, source: str, target: str) -> None:
-        """Unblock a link: what waited sets out again within 200 ms, as a retransmission does."""
+        """Unblock a link: bytes that waited are sent again within 200 ms, like a retransmission."""
         self._blocked.discard((source, target))
 
     def slow_down(self, source: str, target: str, delays: Delays) -> None:
@@ -164,8 +166,8 @@ class Transport:
         return [conn for _, conn in sorted(self._connections.items()) if conn.is_open]
 
     def hold(self, conn: Connection, duration_ms: int) -> None:
-        """Hold what `conn` sends for so long, its end too; other connections between the same hosts go on. So a request
-        may arrive after its sender has died, started again and asked anew."""
+        """Hold the bytes that `conn` sends, and its end, for `duration_ms`; other connections between the same hosts
+        are not affected. So a request may arrive after its sender has died, started again and sent it again."""
         self._held[conn.number] = self._scheduler.now_ms + duration_ms, conn.link
 
     def _held_for_ms(self, conn: Connection) -> int:
@@ -173,14 +175,13 @@ class Transport:
         return 0 if held is None else held[0] - self._scheduler.now_ms
 
     def give_up(self, conn: Connection) -> None:
-        """Let `conn`'s own side take it for broken; what it sent may still arrive, even after what its next connection
-        brings."""
+        """Break `conn` for its own side only: its bytes may still arrive, even after those of its next connection."""
         if conn.is_open and conn.announced:
             conn.close()
             conn.owner.closed(conn)
 
     def break_off(self, conn: Connection, draws: SimPrng) -> None:
-        """Reset `conn`: its own side is told now; a chance part of what it had sent still arrives, then the end."""
+        """Reset `conn`: its own side knows at once; a random part of its bytes still arrives, then the end."""
         queue = conn.queue
         sent = b"".join(piece for piece in queue if piece is not None)
         arriving = sent[: draws.below(len(sent) + 1)]
@@ -189,7 +190,7 @@ class Transport:
         self.give_up(conn)
 
     def heal(self) -> None:
-        """No link is blocked or slow, no connection held; what waited sets out now."""
+        """End all blocks, slow links and holds; bytes that waited are sent now."""
         self._blocked.clear()
         self._slow.clear()
         self._held.clear()
@@ -197,7 +198,7 @@ class Transport:
             self._pump(conn)
 
     def is_disturbed(self, hosts: Container[str]) -> bool:
-        """Some link between two of `hosts` is blocked or slow, or some connection held."""
+        """True if a link between two of `hosts` is blocked or slow, or a connection is held."""
         if not (self._blocked or self._slow or self._held):
             return False
         now_ms = self._scheduler.now_ms
@@ -210,8 +211,8 @@ class Transport:
         )
 
     def under_way(self, hosts: Container[str]) -> Iterator[tuple[tuple[str, str], bytes]]:
-        """Link and bytes of what has been sent to `hosts` and may still arrive, in whole frames: nothing where what
-        arrives is cut."""
+        """Link and bytes of each connection to `hosts` that has bytes on the way, in whole frames; nothing if
+        `split_per_mille` is set, since frames may be split then."""
         for _, target in sorted(self._connections.items()) if not self.split_per_mille else ():
             source = target.other
             if target.host in hosts and target.is_open and source is not None and source.queue:
@@ -235,7 +236,8 @@ class Transport:
 
     # --- connections ------------------------------------------------------------------------------------------------
     def connect(self, host: str, owner: Endpoint, address: str, opened: Callable[[Connection | None], None]) -> None:
-        """Dial; `opened` gets the connection, or None when refused. A blocked dial gets no answer at all."""
+        """Dial. `opened` is called with the connection, or None if it is refused; on a blocked link it is not
+        called."""
         found = self._listeners.get(address)
         target = found[0] if found else _host_of(address)
         for listener in self.dial_listeners:
@@ -273,7 +275,7 @@ class Transport:
         self._connections.pop(conn.number, None)
 
     def deliver(self, conn: Connection, data: bytes | None) -> None:
-        """Queue bytes, or None for the end, towards the other side."""
+        """Queue bytes, or None for the end, to the other side."""
         conn.queue.append(data)
         if not conn.is_under_way:
             self._pump(conn)
@@ -288,7 +290,7 @@ class Transport:
         self._scheduler.after(self._draw_delay(conn.link, draws), conn.arrive)
 
     def arrive(self, source: Connection) -> None:
-        """Let what `source` has sent reach the other side, unless something is in its way."""
+        """Deliver the bytes of `source` to the other side, unless the link is blocked or the connection held."""
         source.is_under_way = False
         queue, target = source.queue, source.other
         assert target is not None
@@ -317,7 +319,7 @@ class Transport:
                 target.owner.closed(target)
 
     def _split(self, source: Connection, target: Connection) -> bool:
-        """Let a part arrive, by chance, and send the rest on its way. Whether that happened."""
+        """Deliver, by chance, a part of the first bytes now and the rest later; True if so."""
         queue = source.queue
         first = queue[0]
         draws = self._prng.child(f"split-{source.number}-{self._scheduler.now_ms}")
@@ -330,10 +332,10 @@ class Transport:
         return True
 
     def _stalled(self, source: Connection, delay_ms: int) -> None:
-        """Retransmit after a while; `heal` does it at once for connections that are still open."""
+        """Send again after `delay_ms`; `heal` does it at once for open connections."""
         self._scheduler.after(delay_ms, lambda: self._pump(source))
 
 
 def _host_of(address: str) -> str:
-    """Addresses of the simulation are host:port."""
+    """Host of an address, which has the form host:port in the simulation."""
     return address.rpartition(":")[0]
