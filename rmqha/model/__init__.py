@@ -1,1 +1,1 @@
-"""Words of the field: plain values that every other room shares. Pure."""
+"""Terms of the field: plain values that all other packages share. Pure."""

@@ -28,10 +28,13 @@ from rmqha.model.message import (
 )
 
 MIN_KEY_CHARS = 6
-"""RocketMQ wants more than six characters; its own examples have seven and eight. Shorter ones are typing errors."""
+"""Least length of accessKey and secretKey. RocketMQ wants more than six characters; its examples have seven and
+eight."""
 
 
 class Permission(Flag):
+    """Rights on a topic (PUB, SUB) or on a group (SUB)."""
+
     DENY = 0
     PUB = 1
     SUB = 2
@@ -47,9 +50,9 @@ MIXED_TOPICS = frozenset(
         TIMER_TOPIC,
     }
 )
-"""Topics in which a broker keeps messages of all topics: a default permission is none on these."""
+"""Topics in which a broker keeps messages of all topics: default permissions do not apply to them."""
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
-"""Before the groups whose offsets are the broker's own: a default permission is none on them either."""
+"""Prefix of the groups whose offsets are the broker's own: default permissions do not apply to them either."""
 
 _PERMISSIONS = {
     "DENY": Permission.DENY,
@@ -62,7 +65,7 @@ _PERMISSIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """The rights that a request needs: each topic and group with any of the permissions, or an admin."""
+    """Rights that a request needs: on each topic and group one of the permissions; `admin`: an admin account."""
 
     admin: bool = False
     topics: tuple[tuple[str, Permission], ...] = ()
@@ -71,6 +74,8 @@ class Needs:
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
+    """Account of a plain_acl.yml with its permissions."""
+
     credentials: Credentials
     white_addresses: tuple[str, ...] = ()
     admin: bool = False
@@ -80,7 +85,8 @@ class Account:
     groups: Mapping[str, Permission] = field(default_factory=dict)
 
     def refusal(self, needs: Needs, host: str = "") -> str:
-        """ "" if this account may, else why not. `host` asks; these rights are the same from everywhere."""
+        """Reason why this account lacks a right; "" if it has all. `host`: address of the client; these rights do not
+        depend on it."""
         if needs.admin and not self.admin:
             return f"account {self.credentials.access_key} is not an admin"
         for topic, any_of in needs.topics:
@@ -92,8 +98,9 @@ class Account:
         return ""
 
     def _topic_refusal(self, topic: str, any_of: Permission) -> str:
-        """A group's retry topic and dead letters are its own: who may consume may use them. Where no entry names the
-        group, what comes again in such a topic must not be of a group or a topic that the account is kept out of."""
+        """Reason why the account may not use a topic; "" if it may. A group's retry and dead letter topics belong to
+        the group: an account that may consume may use them. If no entry names the group, the topic must not contain
+        popped messages of a group or a topic that is forbidden to the account."""
         has, group = self.topics.get(topic), group_of_topic(topic)
         if group is not None:
             any_of = Permission.SUB
@@ -141,20 +148,20 @@ class AccessList:
     white_addresses: tuple[str, ...] = ()
 
     def refusal(self, access_key: str, needs: Needs, host: str = "") -> str:
-        """ "" if that account may, asked from `host`, else why not."""
+        """Reason why that account lacks a right; "" if it has all. `host`: address of the client."""
         account = self.accounts.get(access_key)
         return self.unknown(access_key) if account is None else account.refusal(needs, host)
 
     def unsigned(self, code: int) -> str:
-        """The refusal of a request without a signature."""
+        """Reason for the refusal of a request without a signature."""
         return f"request {code} is not signed: set an access key and a secret key"
 
     def unknown(self, access_key: str) -> str:
-        """The refusal of an account that there is not."""
+        """Reason for the refusal of an unknown account."""
         return f"there is no account {access_key!r}"
 
     def wrong_signature(self, access_key: str) -> str:
-        """The refusal of a signature by another key."""
+        """Reason for the refusal of a wrong signature."""
         return f"the signature of account {access_key} is wrong: check its secret key"
 
     def takes_unsigned(self, code: int) -> bool:
@@ -162,9 +169,9 @@ class AccessList:
         return False
 
     def producer_group_refusal(self, access_key: str, group: str) -> str:
-        """ "" if that account may be a producer of the group, else why not. A group that some account's groupPerms name
-        with PUB belongs to the accounts that do; others are for everybody whose groupPerms do not say DENY: RocketMQ's
-        files say nothing of producer groups."""
+        """Reason why that account may not be a producer of the group; "" if it may. If some accounts have PUB on the
+        group in their groupPerms, only these may. Otherwise all may whose groupPerms do not deny it: RocketMQ's files
+        have no rights on producer groups."""
         account = self.accounts.get(access_key)
         if account is None:
             return self.unknown(access_key)
@@ -183,8 +190,8 @@ class AccessList:
 
 # --- addresses ----------------------------------------------------------------------------------------------------
 def address_matches(pattern: str, host: str) -> bool:
-    """RocketMQ's patterns: `*`, `10.1.2.3`, `10.1.*.*`, `10.1.2.{3,5}`, `10.1.2.3-9`; several separated by `,` outside
-    braces do not exist. The parts of an IPv6 address are its eight groups."""
+    """True if `host` matches a pattern of RocketMQ: `*`, `10.1.2.3`, `10.1.*.*`, `10.1.2.{3,5}`, `10.1.2.3-9`. A list
+    of patterns is not possible. The parts of an IPv6 address are its eight groups."""
     if pattern in ("*", "*.*.*.*", "*:*:*:*:*:*:*:*"):
         return True
     try:
@@ -239,7 +246,7 @@ _IGNORED_KEYS = ("dataVersion",)
 
 
 def parse_access_list(document: Any, source: str) -> AccessList:
-    """The access list in a decoded YAML document. Raises ConfigError, one sentence; secret keys are never shown."""
+    """Parse the decoded YAML document. Raises ConfigError with one sentence, which never contains a secret key."""
     if not isinstance(document, dict):
         raise ConfigError(f"{source}: expected the keys globalWhiteRemoteAddresses and accounts")
     _check_keys(document, ("globalWhiteRemoteAddresses", "accounts", *_IGNORED_KEYS), source)
@@ -311,13 +318,13 @@ def _permissions(value: Any, source: str) -> dict[str, Permission]:
 
 
 def is_mixed(topic: str) -> bool:
-    """True if the broker keeps messages of all others there."""
+    """True for a topic in which the broker keeps messages of all topics."""
     return topic in MIXED_TOPICS or topic.startswith(REVIVE_TOPIC_PREFIX)
 
 
 def popped_again_of(topic: str) -> Iterator[tuple[str, str]]:
-    """Groups and topics of which a retry topic may be where messages that were popped come again: it is named
-    `%RETRY%<group>_<topic>` or `%RETRY%<group>+<topic>`, and `_` may be a part of any name."""
+    """Pairs of group and topic for which `topic` may be the retry topic of popped messages. Its name is
+    `%RETRY%<group>_<topic>` or `%RETRY%<group>+<topic>`, and a name may contain `_` too."""
     if not topic.startswith(RETRY_PREFIX):
         return
     name = topic[len(RETRY_PREFIX) :]
@@ -327,7 +334,7 @@ def popped_again_of(topic: str) -> Iterator[tuple[str, str]]:
 
 
 def group_of_topic(topic: str) -> str | None:
-    """The consumer group whose retry topic or dead letters it is; None for any other topic."""
+    """Consumer group of a retry or dead letter topic; None for any other topic."""
     if not topic.startswith("%"):
         return None
     for prefix in (RETRY_PREFIX, DLQ_PREFIX):

@@ -12,7 +12,7 @@ PERM_READ = 4
 
 
 class ForbiddenType(IntEnum):
-    """Field `forbiddenType` of a pull that is refused with NO_PERMISSION: by what."""
+    """Value of the field `forbiddenType` in the answer to a refused pull (NO_PERMISSION): the cause."""
 
     BROKER = 1
     GROUP = 2
@@ -22,6 +22,8 @@ class ForbiddenType(IntEnum):
 
 
 class RequestCode(IntEnum):
+    """Codes of requests."""
+
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
     QUERY_MESSAGE = 12
@@ -183,10 +185,12 @@ class RequestCode(IntEnum):
 
 
 SEE_FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
-"""The end of some of its remarks."""
+"""End of some of RocketMQ's remarks."""
 
 
 class ResponseCode(IntEnum):
+    """Codes of responses."""
+
     SUCCESS = 0
     SYSTEM_ERROR = 1
     SYSTEM_BUSY = 2

@@ -14,14 +14,14 @@ from rmqha.model.offset import OPEN_END, Epoch, PhyOffset
 
 @dataclass(frozen=True, slots=True, order=True)
 class EpochEntry:
-    """The bytes from `start_offset` up to the next entry's start were written under `epoch`."""
+    """Range of the log of one epoch: the bytes from `start_offset` up to the next entry's start."""
 
     epoch: Epoch
     start_offset: PhyOffset
 
 
 class EpochHistory:
-    """Entries with strictly rising epochs and strictly rising start offsets. Immutable: changes return a new one.
+    """Immutable list of entries with strictly rising epochs and start offsets; changes return a new one.
 
     An epoch under which nothing was written has no entry (legal, apache/rocketmq 9942). The last entry's end is open.
     """
@@ -29,7 +29,7 @@ class EpochHistory:
     __slots__ = ("_entries", "_starts")
 
     def __init__(self, entries: Iterable[EpochEntry] = ()) -> None:
-        """ValueError if epochs or starts do not strictly rise."""
+        """Raises ValueError if epochs or starts do not strictly rise."""
         self._entries = tuple(entries)
         self._starts = tuple(entry.start_offset for entry in self._entries)
         for older, newer in zip(self._entries, self._entries[1:], strict=False):
@@ -59,29 +59,28 @@ class EpochHistory:
         return self._entries[-1] if self._entries else None
 
     def end_offset(self, index: int, open_end: PhyOffset = OPEN_END) -> PhyOffset:
-        """Exclusive end of entry `index`; `open_end` for the last one."""
+        """Exclusive end offset of entry `index`; `open_end` for the last one."""
         return self._entries[index + 1].start_offset if index + 1 < len(self._entries) else open_end
 
     def appended(self, entry: EpochEntry) -> EpochHistory | None:
-        """The history with `entry` added, or None unless both its numbers exceed those of the last entry."""
+        """History with `entry` added; None unless its epoch and its start exceed those of the last entry."""
         last = self.last
         if last is not None and (entry.epoch <= last.epoch or entry.start_offset <= last.start_offset):
             return None
         return EpochHistory((*self._entries, entry))
 
     def truncated(self, end_offset: PhyOffset) -> EpochHistory:
-        """The history without the entries that start at or after `end_offset`."""
+        """History without the entries that start at or after `end_offset`."""
         return EpochHistory(entry for entry in self._entries if entry.start_offset < end_offset)
 
     def trimmed(self, start_offset: PhyOffset) -> EpochHistory:
-        """The history without the entries that end before `start_offset`; the first one left may start below it. An
-        entry that ends right there stays: by it a log from which all was removed still agrees with one that ends at
-        that point."""
+        """History without the entries that end before `start_offset`; the first one left may start below it. An entry
+        that ends exactly there stays: by it an emptied log still has an entry in common with one that ends there."""
         ends = (self.end_offset(index) for index in range(len(self)))
         return EpochHistory(entry for entry, end in zip(self, ends, strict=True) if end >= start_offset)
 
     def at(self, phy_offset: PhyOffset) -> EpochEntry | None:
-        """The entry under which the byte at `phy_offset` was or would be written; None below the first."""
+        """Entry of the byte at `phy_offset`, written or not; None below the first entry."""
         index = bisect_right(self._starts, phy_offset) - 1
         return self._entries[index] if index >= 0 else None
 

@@ -13,7 +13,7 @@
     └── UnreachableError    no answer: refused, closed or timed out; the peer may have done what was asked
         └── NotSentError    (an UnreachableError) there was no connection: the peer has not been asked
 
-An expected refusal of a decision is a returned value, not an exception; our own nonsense is an `assert`.
+An expected refusal by a decision is a returned value, not an exception; a bug of our own is found by an `assert`.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ class RmqhaError(Exception):
 
 
 class UsageError(RmqhaError):
-    pass
+    """Bad input of the user. The program ends with exit code 2 and has written nothing."""
 
 
 class ConfigError(UsageError):
-    pass
+    """Wrong key or value of a configuration."""
 
 
 class StoreError(RmqhaError):
-    pass
+    """Files that are not what they must be. The text names file, offset, expected and found."""
 
 
 class DamagedError(StoreError):
-    """One place of a file is damaged. `phy_offset`: offset of the record of the log that it is, −1 if it is none;
-    `size_bytes`: its size by its queue's entry, 0 if that was not read."""
+    """Error for one damaged place. `phy_offset`: physical offset of the damaged record, −1 if it is no record;
+    `size_bytes`: its size by its queue's entry, 0 if unknown."""
 
     def __init__(self, text: str, phy_offset: int = -1, size_bytes: int = 0) -> None:
         super().__init__(text)
@@ -57,19 +57,19 @@ class NoRoomError(StoreError):
 
 
 class BrokenInvariantError(RmqhaError):
-    pass
+    """Error after which a machine or the log may be half changed: the process ends."""
 
 
 class RemoteProtocolError(RmqhaError):
-    pass
+    """Bytes of a peer that are not the protocol: the connection is closed."""
 
 
 class UnreachableError(RmqhaError):
-    pass
+    """No answer of a peer: refused, closed or timed out. It may have done what was asked."""
 
 
 class NotSentError(UnreachableError):
-    pass
+    """No connection to a peer: it has not been asked."""
 
 
 FOREIGN = "does not speak RocketMQ's protocol: another program listens there, or it wants TLS"
@@ -78,7 +78,8 @@ CLOSED_UNHEARD = (
     "closed the connection before it answered anything: it serves as many as it may (connections_refused in its log), "
     "wants TLS, or is going down"
 )
-"""After an address: why no answer came. The last of a server that has not said a word on the connection."""
+"""Ends of sentences that begin with an address: reasons why no answer came. CLOSED_UNHEARD: the server has sent no byte
+on the connection."""
 
 
 class RemoteError(RmqhaError):
@@ -93,8 +94,8 @@ class RemoteError(RmqhaError):
 
 
 def interrupted(error: Exception) -> NoReturn:
-    """A change whose parts belong together was interrupted by `error`: raise what ends the process. Refusals, which
-    come before anything is changed, and StoreError stay what they are."""
+    """Raise the error that ends the process after a change was interrupted by `error`. Refusals, which come before
+    anything is changed, and StoreError are raised unchanged."""
     if isinstance(error, UsageError | RemoteProtocolError | StoreError | BrokenInvariantError):
         raise error
     if isinstance(error, OSError):
@@ -105,7 +106,7 @@ def interrupted(error: Exception) -> NoReturn:
 
 
 def whole(change: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Decorate a change that is done as a whole, or the process ends."""
+    """Decorate a change that must be complete: if an exception interrupts it, the process ends."""
 
     @wraps(change)
     def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _R:

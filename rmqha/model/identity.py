@@ -1,5 +1,5 @@
-"""Identity of a replica: names, id, addresses, of which an address is an attribute, never the identity; and that of who
-asks: an account's keys."""
+"""Identity of a replica (names and id; an address is an attribute, not identity), addresses, and the keys of an
+account."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ipaddress import ip_address
 from rmqha.model.offset import BrokerId
 
 PEER = "peer-server"
-"""The name under which servers sign with the cluster's secret; no account of any file, and no user."""
+"""Access key with which servers sign by the cluster's secret; no account and no user may have this name."""
 MAX_NAME_CHARS = 253
 MAX_CHECK_CODE_CHARS = 255
 NO_IPV6 = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
@@ -32,7 +32,7 @@ class Identity:
 
 @dataclass(frozen=True, kw_only=True)
 class Credentials:
-    """The keys that a client signs with. The secret key never leaves the process."""
+    """Keys with which a client signs. The secret key never leaves the process."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -48,20 +48,20 @@ class Role(IntEnum):
 
 
 class HaMode(IntEnum):
-    """The one choice between safety (CP) and availability (AP) that a group makes."""
+    """Choice of a group between safety (CP) and availability (AP)."""
 
     AP = 0
     CP = 1
 
 
 def node_name(broker_name: str, number: int) -> str:
-    """The name of a broker's node: `rmqha up` counts the nodes of a group from 1."""
+    """Name of a broker's node: `rmqha up` numbers the nodes of a group from 1."""
     return f"{broker_name}-{number}"
 
 
 def node_label(name: str, own_id: int | str | None, address: str = "") -> str:
-    """The one form in which sentences name a node: its name, with its id beside it where they differ. A replica whose
-    name nobody has told goes by its id and address. `own_id`: a broker's number, or a controller's such as n1."""
+    """Label of a node in sentences: its name, with its id if they differ; id and address if the name is not known.
+    `own_id`: a broker's number, or a controller's id such as n1."""
     if not name:
         return f"replica {own_id}" + (f" at {address}" if address else "")
     same = own_id is None or name.rpartition("-")[2] == str(own_id).removeprefix("n") or name == own_id
@@ -78,21 +78,21 @@ def name_replicas(sentence: str, label: Callable[[int], str]) -> str:
 
 
 def make_check_code(address: str, at_ms: int, name: str) -> str:
-    """RocketMQ's `address;wall time`, by which a controller knows the applicant for an id again. Behind that stands the
-    node's name, so that controllers can tell it of a replica that is away."""
+    """RocketMQ's check code `address;wall time`, by which a controller recognizes the applicant for an id. The node's
+    name is appended, so that controllers know it also for a replica that is away."""
     code = f"{address};{at_ms}"
     named = f"{code};{name}"
     return named if len(named) <= MAX_CHECK_CODE_CHARS else code
 
 
 def name_in_check_code(check_code: str) -> str:
-    """The node's name; "" of a broker of Apache's or of an earlier release."""
+    """Node's name in a check code; "" in that of an Apache broker or an earlier release."""
     parts = check_code.split(";", 2)
     return parts[2] if len(parts) == 3 else ""
 
 
 def is_loopback(host: str) -> bool:
-    """This machine by number, or "localhost"; any other name may be anything."""
+    """True for a loopback address and for "localhost"; other names are not resolved."""
     try:
         return host == "localhost" or ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -100,8 +100,8 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_address(text: str, *, lowest_port: int = 1) -> tuple[str, int]:
-    """Split "host:port"; an IPv6 host stands in brackets, or without them before the last colon, as Java joins them.
-    ValueError with a sentence if it is not one that could be asked. `lowest_port`: 0 for who listens."""
+    """Split "host:port". An IPv6 host may be in brackets, or without them before the last colon, as Java writes it.
+    Raises ValueError with one sentence for a text that is no address. `lowest_port`: 0 for listeners."""
     given, colon, port = text.rpartition(":")
     bracketed = given.startswith("[") and given.endswith("]")
     host = given[1:-1] if bracketed else given
@@ -129,7 +129,7 @@ def split_addresses(text: str) -> list[str]:
 
 
 def is_numeric(host: str) -> bool:
-    """An address in numbers, which needs no resolver."""
+    """True for an IP address, which needs no resolver."""
     try:
         return bool(ip_address(host.strip("[]")))
     except ValueError:
@@ -154,7 +154,7 @@ def _is_ipv6(text: str) -> bool:
 
 
 def _is_name(host: str) -> bool:
-    """Numbers with dots, or a name that resolvers can be asked for."""
+    """True for an IPv4 address, or a name that a resolver can resolve."""
     if host.isascii():
         return len(host) <= MAX_NAME_CHARS and _NAME.fullmatch(host) is not None
     try:

@@ -18,7 +18,7 @@ MAX_PROPERTIES_BYTES = 32767
 """The record's length field is a signed int16."""
 MAX_TOPIC_BYTES = 255
 RETRY_PREFIX = "%RETRY%"
-"""Before a consumer group: the topic of its failed messages; with DLQ_PREFIX that of those given up."""
+"""Prefix of a consumer group's retry topic; DLQ_PREFIX: of its dead letter topic."""
 DLQ_PREFIX = "%DLQ%"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 """Topic in which transactional messages wait until their producer has ended the transaction."""
@@ -29,15 +29,15 @@ ROCKSDB_TRANSACTION_TOPICS = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSD
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 """Topic in which timer messages wait, all in queue 0."""
 REVIVE_TOPIC_PREFIX = "rmq_sys_REVIVE_LOG_"
-"""Before a cluster's name: topic of the checkpoints of popped messages."""
+"""Prefix of a cluster's revive topic, which has the checkpoints of popped messages."""
 REVIVE_QUEUE_COUNT = 8
 """Queues of that topic."""
 REPLY_TOPIC_POSTFIX = "_REPLY_TOPIC"
-"""Answers to messages whose producers wait for them go to <cluster>_REPLY_TOPIC."""
+"""Suffix of a cluster's reply topic, for answers to messages whose producers wait for them."""
 CHECK_MAX_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 """Topic of messages whose producer never said how the transaction ended."""
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
-"""Under this name consumer offsets say how far both queues are worked off."""
+"""Consumer group whose offsets are the progress in both transaction topics."""
 
 PROPERTY_KEYS = "KEYS"
 PROPERTY_TAGS = "TAGS"
@@ -100,8 +100,8 @@ SYS_FLAG_COMPRESSION_ZLIB = 0x300
 
 _RECALL_VERSION = "v1"
 RESERVED_PROPERTIES = (PROPERTY_CRC32, PROPERTY_POP_CK)
-"""Said by no client: a record's own CRC (formats.md §2.3), which recovery would believe, and the receipt of a pop,
-which consumers would believe of whoever passes on what it has popped."""
+"""Properties that no client may set: a record's own CRC (formats.md §2.3), which recovery checks, and the receipt of a
+pop, which consumers trust."""
 _RESERVED = tuple(name.encode() for name in RESERVED_PROPERTIES)
 _PAIRS = re.compile(rb"[^\x01\x02]+\x01[^\x02]*(?:\x02[^\x01\x02]+\x01[^\x02]*)*\x02?")
 _INT32 = re.compile("[+-]?[0-9]{1,10}")
@@ -130,12 +130,12 @@ def decode_properties(data: bytes | bytearray | memoryview) -> dict[str, str]:
 
 
 def has_reserved(data: bytes) -> bool:
-    """True if properties may hold one that no client says."""
+    """True if encoded properties may contain a reserved one."""
     return any(name in data for name in _RESERVED)
 
 
 def without_reserved(data: bytes) -> bytes:
-    """The properties that a client may say."""
+    """Encoded properties without the reserved ones."""
     if not has_reserved(data):
         return data
     found = decode_properties(data)
@@ -143,8 +143,8 @@ def without_reserved(data: bytes) -> bytes:
 
 
 def priority_of(properties: Mapping[str, str]) -> int | None:
-    """The priority that a producer gives a message, as RocketMQ reads it; None without one, -1 if the message is one of
-    a transaction, delayed, or one of an ordered sequence: then it has none."""
+    """Priority of a message, parsed as RocketMQ does; None without one. −1: the property is ignored, because the
+    message is transactional, delayed, or ordered."""
     text = properties.get(PROPERTY_PRIORITY, "")
     if not _INT32.fullmatch(text) or not 0 <= (priority := int(text)) < 1 << 31:
         return None
@@ -154,7 +154,7 @@ def priority_of(properties: Mapping[str, str]) -> int | None:
 
 
 def are_whole(data: bytes) -> bool:
-    """True if properties are what a broker writes: UTF-8, and pairs throughout. Few damaged ones are."""
+    """True if encoded properties have the form that brokers write: UTF-8 and complete pairs. Damage rarely passes."""
     if _PAIRS.fullmatch(data) is None:
         return False
     try:
@@ -165,7 +165,7 @@ def are_whole(data: bytes) -> bool:
 
 
 def find_property(data: bytes, name: bytes) -> bytes | None:
-    """One property's value without decoding the rest; None if absent. Same answer as decode_properties."""
+    """Value of one property without decoding the others; None if absent. Same result as `decode_properties`."""
     needle = name + b"\x01"
     # a repeated name keeps its last value, so the search runs backwards
     start = data.rfind(needle)
@@ -184,8 +184,8 @@ _HASH_STEP = pow(31, _HASH_PIECE, 1 << 32)
 
 
 def java_string_hash(text: str) -> int:
-    """Java's String.hashCode: a signed 32-bit number over UTF-16 units. tagsCode is this of TAGS; index keys hash so
-    too."""
+    """Java's String.hashCode: a signed 32-bit number over UTF-16 units. tagsCode is the hash of TAGS; the index hashes
+    its keys so too."""
     data = text.encode("ascii" if text.isascii() else "utf-16-be")
     units: Sequence[int] = data if text.isascii() else struct.unpack(f">{len(data) // 2}H", data)
     first = len(units) % _HASH_PIECE
@@ -197,22 +197,22 @@ def java_string_hash(text: str) -> int:
 
 
 MAX_REMEMBERED_TAGS_BYTES = 256
-"""Longer TAGS are hashed each time: who sends thousands of them shall not fill the memory."""
+"""Most bytes of TAGS whose hash is cached: thousands of longer ones would fill the memory."""
 
 
 def tags_code(tags: str | None) -> int:
-    """ConsumeQueue tagsCode of a message's TAGS property; 0 without one."""
+    """tagsCode of a message's TAGS in its ConsumeQueue; 0 without TAGS."""
     return java_string_hash(tags) if tags else 0
 
 
 def offset_message_id(store_host: tuple[bytes, int], phy_offset: int) -> str:
-    """offsetMsgId: where a record lies. 32 characters for IPv4, 56 for IPv6."""
+    """offsetMsgId of a record: its broker's address and physical offset, 32 characters for IPv4, 56 for IPv6."""
     address, port = store_host
     return (address + _OFFSET_ID_TAIL.pack(port, phy_offset)).hex().upper()
 
 
 def offset_message_ids(store_host: tuple[bytes, int], phy_offsets: Sequence[int]) -> str:
-    """The `offset_message_id` of each, with commas between."""
+    """Offset message ids of records (`offset_message_id`), separated by commas."""
     address, port = store_host
     host = (address + _PORT.pack(port)).hex().upper()
     offsets = struct.pack(f">{len(phy_offsets)}q", *phy_offsets).hex(",", 8).upper()
@@ -220,7 +220,7 @@ def offset_message_ids(store_host: tuple[bytes, int], phy_offsets: Sequence[int]
 
 
 def parse_offset_message_id(message_id: str) -> tuple[tuple[bytes, int], int]:
-    """(store host, physical offset). ValueError if it is not an offsetMsgId."""
+    """Parse an offsetMsgId: (store host, physical offset). Raises ValueError."""
     # fromhex skips white space, so the decoded length is what counts
     data = bytes.fromhex(message_id)
     if len(data) not in (16, 28):
@@ -240,11 +240,10 @@ def unique_key(ip: bytes, pid: int, month_ms: int, counter: int, instance_hash: 
 
 
 class UniqueKeys:
-    """Maker of the unique keys of one producer, or of a broker for messages that come without one."""
+    """Generator of the unique keys of one producer, or of a broker for messages without one."""
 
     def __init__(self, ip: bytes, pid: int, instance_hash: int, month_of: Callable[[int], tuple[int, int]]) -> None:
-        """`month_of` gives start and end (ms) of the month that a wall time is in: the local one, as RocketMQ's tools
-        count."""
+        """`month_of`: start and end (ms) of the local month of a wall time, as RocketMQ's tools count."""
         self._ip = ip
         self._pid = pid
         self._instance_hash = instance_hash
@@ -261,7 +260,7 @@ class UniqueKeys:
 
 
 class RecallHandle(NamedTuple):
-    """A handle by which a timer message is taken back. `at_ms` lies in the slot in which it comes."""
+    """Handle for the recall of a timer message. `at_ms`: wall time (ms) in the slot of its delivery."""
 
     topic: str
     broker_name: str
@@ -274,7 +273,7 @@ class RecallHandle(NamedTuple):
 
     @classmethod
     def decode(cls, handle: str) -> RecallHandle:
-        """Raises ValueError for what no broker has made. A time that is no number is −1, as for RocketMQ."""
+        """Parse a handle. Raises ValueError for a text that is none. A time that is no number is −1, as in RocketMQ."""
         try:
             # Java's decoder bears missing padding, and nothing that is not of its alphabet
             data = base64.b64decode(handle + "=" * (-len(handle) % 4), altchars=b"-_", validate=True)

@@ -1,4 +1,4 @@
-"""The types of offsets, epochs and ids, which keep the numbers of the field apart, and of the bytes that they count.
+"""Types of offsets, epochs and ids, so that mypy does not let them be mixed up, and the type of byte buffers.
 
 All NewTypes are plain ints at run time.
 """
@@ -11,25 +11,25 @@ from typing import NewType
 Buffer = bytes | bytearray | memoryview
 
 PhyOffset = NewType("PhyOffset", int)
-"""A byte position in the CommitLog; ends are exclusive."""
+"""Byte position in the CommitLog; ends are exclusive."""
 
 QueueOffset = NewType("QueueOffset", int)
-"""An entry number in one ConsumeQueue."""
+"""Number of an entry in one ConsumeQueue."""
 
 Epoch = NewType("Epoch", int)
-"""A master epoch of a broker group. Never a Raft term."""
+"""Master epoch of a broker group. Never a Raft term."""
 
 Term = NewType("Term", int)
-"""A Raft term of the controllers. Never a master epoch."""
+"""Raft term of the controllers. Never a master epoch."""
 
 RaftIndex = NewType("RaftIndex", int)
 """Position of an entry in the controllers' Raft log; the first entry is 1."""
 
 BrokerId = NewType("BrokerId", int)
-"""A controller-issued id of a replica, 1 or more; to clients and name servers a master calls itself 0."""
+"""Id of a replica from the controllers, 1 or more. For clients and name servers a master has the id 0."""
 
 MASTER_ID = BrokerId(0)
 NO_EPOCH = Epoch(0)
-"""Below that of every master."""
+"""Epoch below that of every master."""
 OPEN_END = PhyOffset(2**63 - 1)
 """End offset of the epoch that is still being written (RocketMQ shows Long.MAX_VALUE)."""

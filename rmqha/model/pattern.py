@@ -1,7 +1,7 @@
-"""Regular expressions that somebody gives: matched in time linear in the text, by RE2.
+"""Regular expressions of users, matched by RE2 in time linear in the text.
 
-Python's own engine tries every way to read a pattern such as `(a+)+$`: forty characters then take it hours. RE2 is
-loaded only where a pattern is used, a broker never needs it.
+Python's own engine backtracks: a pattern such as `(a+)+$` takes hours on forty characters. RE2 is imported only when a
+pattern is used; a broker never needs it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ MAX_MEMORY_BYTES = 8 << 20
 
 
 class Pattern:
-    """Compiled once. Text is UTF-8; bytes that are none match no character of a pattern."""
+    """A compiled pattern. Text is UTF-8; invalid bytes match no character of a pattern."""
 
     def __init__(self, text: str, *, ignore_case: bool = False, literal: bool = False) -> None:
-        """ValueError, one sentence, for what RE2 does not take. `literal`: no character of it means anything else."""
+        """Raises ValueError with one sentence for a pattern that RE2 refuses. `literal`: `text` is plain text, not a
+        pattern."""
         import re2
 
         if len(text) > MAX_PATTERN_CHARS:
@@ -54,7 +55,7 @@ class Pattern:
 
 @lru_cache(maxsize=32)
 def compiled(text: str) -> Pattern:
-    """The pattern, compiled at the first use of each text in a process. ValueError as `Pattern`."""
+    """Compiled pattern from a cache. Raises ValueError as `Pattern` does."""
     return Pattern(text)
 
 

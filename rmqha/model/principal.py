@@ -1,5 +1,4 @@
-"""The principal of a request: the account that a request is signed with. It goes with the request to whoever serves it.
-Pure."""
+"""The principal of a request: the account that has signed it. The service gets it with the request. Pure."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ class Accounts(Protocol):
 
 
 class Principal:
-    """An account by name. Its rights are looked up whenever it is asked, so that a change of the accounts counts for
-    requests that wait and clients that are connected, too."""
+    """An account by name. Its rights are looked up at each check, so that a change of the accounts takes effect also
+    for waiting requests and connected clients."""
 
     __slots__ = ("_accounts", "access_key", "denied", "host")
 
@@ -33,8 +32,8 @@ class Principal:
         denied: Callable[[Any, str], None] | None = None,
         host: str = "",
     ) -> None:
-        """Make a principal. Without `accounts` it may do everything: the server asks for none, or the address needs
-        none. `denied` is called with the request and the reason when a request is refused after it was let in. `host`:
+        """`accounts` None: it has all rights, because the server has no accounts or its address needs none. `denied`:
+        to be called, with the request and the reason, when a request is refused that the filter has allowed. `host`:
         address of the client."""
         self._accounts = accounts
         self.host = host
@@ -47,7 +46,7 @@ class Principal:
 
     @property
     def is_admin(self) -> bool:
-        """An account that is; nobody is where there are none."""
+        """True for an admin account; always False if there are no accounts."""
         if self._accounts is None:
             return False
         account = self._accounts.access.accounts.get(self.access_key)
@@ -67,24 +66,24 @@ class Principal:
 
     @property
     def sees_secrets_places(self) -> bool:
-        """True if it may know in which files a server's secrets are, and which accounts there are."""
+        """True if it may see in which files a server's secrets are, and which accounts exist."""
         return not self.is_restricted or self.is_admin
 
     def refusal(self, needs: Needs) -> str:
-        """ "" if it may, else why not, in one sentence."""
+        """Reason, in one sentence, why it lacks a right; "" if it has all."""
         return "" if self._accounts is None else self._accounts.access.refusal(self.access_key, needs, self.host)
 
     def producer_group_refusal(self, group: str) -> str:
-        """ "" if it may be a producer of the group, else why not, in one sentence."""
+        """Reason, in one sentence, why it may not be a producer of the group; "" if it may."""
         return "" if self._accounts is None else self._accounts.access.producer_group_refusal(self.access_key, group)
 
 
 def _nobody_counts(request: Any, reason: str) -> None:
-    """Ignore the count: there is no guard."""
+    """Ignore a refusal: there is no filter that counts it."""
 
 
 UNRESTRICTED = Principal()
 PEER_SERVER = Principal()
-"""Another server of this cluster, which has proved that it knows the shared secret (haSecretFile)."""
+"""Principal of another server of this cluster, which has proved that it knows the shared secret (haSecretFile)."""
 UNPROVEN = Principal()
-"""Peer whose request only a server of this cluster would send, without proof."""
+"""Principal of a request that only servers of this cluster send, but that came without proof."""

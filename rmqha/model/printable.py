@@ -1,4 +1,4 @@
-"""Text of peers as it may be shown: what steers a terminal, breaks a line or turns the order is escaped. Pure."""
+"""Text of peers made safe for a terminal: control characters, line ends and bidi marks are escaped. Pure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ MAX_NAME_CHARS = 255
 
 
 def printable(text: str, *, lines: bool = True) -> str:
-    r"""The text with invisible characters as \uXXXX, which JSON reads as the same characters. `lines`: line ends and
-    tabs are left as they are."""
+    r"""Text with unsafe characters as \uXXXX, which JSON decodes again. `lines`: keep line ends and tabs."""
     return (_LINES if lines else _WORDS).sub(_escaped, text)
 
 
 def is_printable(text: str) -> bool:
-    """A name that could stand on one line."""
+    """True if a name contains no unsafe character, line end or tab."""
     return _WORDS.search(text) is None
 
 
 def name_fault(what: str, name: str) -> str:
-    """ "" or why a name that a peer tells is refused."""
+    """Reason to refuse a name that a peer has sent; "" if it is accepted. `what`: what the name is, for the reason."""
     if not is_printable(name):
         return f"{what} {printable(name[:MAX_NAME_CHARS], lines=False)} holds characters that cannot be printed"
     return f"{what} has more than {MAX_NAME_CHARS} characters" if len(name) > MAX_NAME_CHARS else ""

@@ -1,11 +1,12 @@
 """Quotas of a client at a server: requests and bytes a second, by account and by address. Pure.
 
-A quota is a token bucket that holds one second's worth. Something larger than that is let through when the bucket is
-full and paid for afterwards, so that no message is too large for its quota for ever: in any time of t seconds at most
-(t + 1) × quota is let through, and one request more.
+A quota is a token bucket with room for one second. A larger request is admitted when the bucket is full, and paid for
+afterwards, so that no message is refused for ever. In t seconds at most (t + 1) × quota is admitted, and one request
+more.
 
-Who was refused should not be read for its throttle time: else its refused requests take the time of everybody's turns.
-Those of one bucket go on one after another, each when the bucket would have paid for what the one before was refused.
+A connection whose request was refused should not be read for its throttle time: otherwise its refused requests take
+processor time from all others. The connections of one bucket continue one after another, each when the bucket has
+tokens for the refused request of the one before.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import NamedTuple
 from rmqha.model.error import ConfigError
 
 MAX_BUCKET_COUNT = 10_000
-"""Most buckets of accounts or of addresses; the one that was made first is forgotten, and begins anew."""
+"""Most buckets of accounts or of addresses; beyond it the oldest is dropped, and begins full again."""
 MAX_THROTTLE_MS = 1000
 OPERATOR_LIMIT = 20, 64 * 1024
 """Requests and bytes a second of `admits_operator`, from each address."""
@@ -24,7 +25,7 @@ _FORM = "account:NAME=REQUESTS/BYTES or address:HOST=REQUESTS/BYTES, separated b
 
 
 class Limit(NamedTuple):
-    """0: none."""
+    """Limits of one account or address; 0: none."""
 
     requests_per_second: int = 0
     bytes_per_second: int = 0
@@ -44,7 +45,7 @@ class QuotaLimits(NamedTuple):
 
 
 def parse_overrides(text: str, source: str) -> tuple[dict[str, Limit], dict[str, Limit]]:
-    """Limits by account and by address. Raises ConfigError."""
+    """Parse quota.overrides: limits by account, and by address. Raises ConfigError."""
     found: dict[str, dict[str, Limit]] = {"account": {}, "address": {}}
     for piece in filter(None, (piece.strip() for piece in text.split(";"))):
         whom, equals, limit = piece.rpartition("=")
@@ -58,7 +59,7 @@ def parse_overrides(text: str, source: str) -> tuple[dict[str, Limit], dict[str,
 
 
 class TokenBucket:
-    """Token bucket of one quota. It counts thousandths, so that a millisecond brings a whole number."""
+    """Token bucket. It counts in thousandths of a token, so that a millisecond adds a whole number."""
 
     __slots__ = ("_at_ms", "_level", "_per_second", "_promised_ms")
 
@@ -67,10 +68,10 @@ class TokenBucket:
         self._level = per_second * 1000
         self._at_ms = now_ms
         self._promised_ms = 0
-        """Time until which its room is promised to those who were refused."""
+        """Time (ms) up to which the coming tokens are reserved for refused requests."""
 
     def has(self, now_ms: int) -> bool:
-        """True if something may be taken, however much it is."""
+        """True if a token is there; then any number may be taken."""
         if now_ms > self._at_ms:
             level = self._level + (now_ms - self._at_ms) * self._per_second
             self._level = min(level, self._per_second * 1000)
@@ -81,7 +82,8 @@ class TokenBucket:
         self._level -= count * 1000
 
     def throttle_ms(self, count: int, now_ms: int) -> int:
-        """Time (ms) until there is room, when those that were refused before have had theirs; then it is `count`'s."""
+        """Time (ms) until a refused request may try again, after those that were refused before; reserves `count`
+        tokens for it."""
         room_ms = now_ms - (self._level - 1000) // self._per_second
         last_ms = now_ms + MAX_THROTTLE_MS
         ready_ms = min(max(self._promised_ms, room_ms), last_ms)
@@ -90,7 +92,7 @@ class TokenBucket:
 
 
 class _Buckets:
-    """The buckets of one account or address; None: it has no such limit."""
+    """Buckets of one account or address; None: no such limit."""
 
     __slots__ = ("requests", "size")
 
@@ -111,7 +113,7 @@ class _Buckets:
         return max(waits_ms, default=0)
 
     def take(self, size_bytes: int, count: int = 1) -> None:
-        """Take `count` requests and their bytes out of the quota; -1 gives a request back."""
+        """Take the tokens of a request; `count` −1 gives them back."""
         if self.requests is not None:
             self.requests.take(count)
         if self.size is not None:
@@ -119,7 +121,7 @@ class _Buckets:
 
 
 class Quotas:
-    """Recent use by accounts and addresses. An account that is "" is nobody's: its address alone counts."""
+    """Quotas of one server, and the recent use by account and address. Account "": only the address counts."""
 
     def __init__(self, limits: QuotaLimits) -> None:
         self.configure(limits)
@@ -133,7 +135,7 @@ class Quotas:
         self._lanes: dict[str, _Buckets] = {}
 
     def refusal(self, account: str, address: str, size_bytes: int, now_ms: int) -> str:
-        """ "" if a request of so many bytes may be served, which counts; else why not, which does not."""
+        """Reason to refuse a request; "" if it is admitted. Only an admitted request is counted."""
         limits = self._limits
         by_address = self._of(self._addresses, address, limits.by_address.get(address, limits.address), now_ms)
         lacks = by_address.lacks(now_ms)
@@ -164,7 +166,7 @@ class Quotas:
         return max((buckets.throttle_ms(size_bytes, now_ms) for buckets in both if buckets), default=0)
 
     def give_back(self, account: str, address: str, size_bytes: int) -> None:
-        """A request that counted is not served now: as if nobody had asked for it."""
+        """Undo the count of an admitted request that is not served after all."""
         for table, name in ((self._accounts, account), (self._addresses, address)):
             if (buckets := table.get(name)) is not None:
                 buckets.take(size_bytes, -1)

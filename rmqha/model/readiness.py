@@ -1,4 +1,4 @@
-"""State of a server at the moment, for those who ask over HTTP (/readyz, /role)."""
+"""Readiness of a server, for /readyz and /role over HTTP."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Readiness:
-    """Readiness of a server. `reason`: a sentence why it is not ready; `facts`: further members of /role,
-    JSON-ready."""
+    """State of one server. `reason`: why it is not ready; `facts`: further members of /role, JSON-ready."""
 
     role: str
     ready: bool

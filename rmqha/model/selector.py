@@ -1,9 +1,9 @@
 """SQL92 selectors: which messages a consumer wants, by their properties. Pure.
 
-RocketMQ's subset and its habits (checked against its own broker in tests/interop): values are text, whole numbers of 32
-and 64 bits, floating point numbers and truth; a missing property is NULL; logic has three values; text is converted to
-the other side's type, and a text that cannot be converted makes the whole selector false. What follows a complete
-expression is not looked at.
+RocketMQ's subset and semantics (checked against its own broker in tests/interop). Values are text, whole numbers of 32
+and 64 bits, floating point numbers and booleans. A missing property is NULL; logic has three values. Text is converted
+to the other side's type; if that is impossible, the whole selector is false. Text behind a complete expression is
+ignored.
 
     or         = and { OR and }
     and        = equality { AND equality }
@@ -26,16 +26,17 @@ MAX_EXPRESSION_LENGTH = 65_536
 MAX_TOKEN_COUNT = 1024
 """Most tokens of an expression, a list of texts counted as one: 250 comparisons, which take 5 ms to parse."""
 MAX_CONTAINS_LENGTH = 1024
-"""Length of all texts behind CONTAINS in an expression: to look for one takes its length times that of the property."""
+"""Most characters of all texts behind CONTAINS in an expression: the search for one takes its length times that of the
+property."""
 MIN_CONTAINS_LENGTH = 8
-"""A shorter one counts as so long."""
+"""Length for which a shorter text counts."""
 MAX_DEPTH = 100
 MAX_REMEMBERED_COUNT = 1024
 MAX_REMEMBERED_TOKENS = 32_768
 MAX_REMEMBERED_CHARS = 2 * 1024 * 1024
 """A compiled expression takes some 200 bytes of memory for each token."""
 MAX_CONVERTED_COUNT = 64
-"""Properties whose number is remembered: a long text is converted once for all comparisons, and few are long."""
+"""Size of the caches of converted texts: a long text is converted once for all comparisons."""
 
 Get = Callable[[str], str | None]
 """A message's property by name."""
@@ -46,7 +47,7 @@ _KEYWORDS = frozenset(("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NU
                        "CONTAINS", "STARTSWITH", "ENDSWITH"))  # fmt: skip
 _SPACE = re.compile(r"(?:[ \t\n\r\f]|--[^\n\r]*[\n\r]|/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/)+")
 _SPACE_IN_LINE = re.compile(r"(?:[ \t\n\r\f]|/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/)+")
-"""A comment from -- on ends with its line: behind the last line's end there is none."""
+"""White space and comments on the last line: a comment from -- on needs a line end, so there is none here."""
 _TOKEN = re.compile(
     r"(?P<float>[0-9]+\.[0-9]*(?:[eE][-+]?[0-9]+)?|\.[0-9]+(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+)"
     r"|(?P<whole>[1-9][0-9]*[lL]?|0)"
@@ -56,7 +57,7 @@ _TOKEN = re.compile(
 )
 _TEXT = re.compile(r"'[^']*(?:''[^']*)*'")
 _TEXT_LIST = re.compile(rf"[ \t\n\r\f]*{_TEXT.pattern}(?:[ \t\n\r\f]*,[ \t\n\r\f]*{_TEXT.pattern})*[ \t\n\r\f]*\)")
-"""Behind the opening parenthesis. There is one way to read it, so that it ends soon where it does not match."""
+"""List of texts behind the opening parenthesis. The pattern is unambiguous, so that a failing match ends soon."""
 _JAVA_WHOLE = re.compile(r"[-+]?\d+")
 _JAVA_DOUBLE = re.compile(
     r"[-+]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?[fFdD]?)"
@@ -69,11 +70,11 @@ _MAX_DIGITS = 19
 
 
 class SelectorError(ValueError):
-    """The expression is no selector; the text says where and why."""
+    """Error in an expression; the text says where and why."""
 
 
 class _NoResultError(Exception):
-    """Two values that cannot be compared: the message is not wanted."""
+    """Raised for two values that cannot be compared: the message does not match."""
 
 
 class Long(int):
@@ -86,8 +87,8 @@ class Selector:
     def __init__(
         self, expression: str, evaluate: Evaluate, token_count: int, value_count: int, contains_length: int
     ) -> None:
-        """`value_count`: how many values one evaluation may look at; `contains_length`: of the texts that it may look
-        for inside of others."""
+        """`value_count`: most values that one evaluation reads; `contains_length`: characters of all texts behind
+        CONTAINS."""
         self.expression = expression
         self.token_count = token_count
         self._value_count = value_count
@@ -95,11 +96,11 @@ class Selector:
         self._evaluate = evaluate
 
     def cost(self, properties_length: int) -> int:
-        """Cost of one evaluation at most, in half microseconds."""
+        """Upper bound on the cost of one evaluation, in half microseconds."""
         return self._value_count + self._contains_length * properties_length // 1024
 
     def matches(self, get: Get) -> bool:
-        """True if a message is wanted."""
+        """True if a message matches. `get` returns its properties."""
         try:
             return self._evaluate(get) is True
         except _NoResultError:
@@ -107,12 +108,13 @@ class Selector:
 
 
 def parse_selector(expression: str) -> Selector:
-    """Raises SelectorError. The last ones are remembered: consumers send theirs with each pull."""
+    """Compile an expression; the last ones are cached, as consumers send theirs with each pull. Raises
+    SelectorError."""
     return _REMEMBERED.selector(expression)
 
 
 class _Remembered:
-    """Selectors that were asked for last, within bounds for their number and for the memory that they take."""
+    """Cache of the selectors used last, with bounds on their number and memory."""
 
     def __init__(self) -> None:
         self._selectors: OrderedDict[str, Selector] = OrderedDict()
@@ -526,8 +528,8 @@ class _Parser:
         raise SelectorError(f"expected a value, found {token or 'the end'} before position {self._at}")
 
     def _text_list(self) -> frozenset[str]:
-        """The texts that follow IN. Read as one piece, for there may be thousands; where comments stand in it, word by
-        word."""
+        """Texts behind IN. There may be thousands, so the list is matched as a whole; if it contains comments, it is
+        parsed token by token."""
         found = _TEXT_LIST.match(self._text, self._at) if self._is("(") else None
         if found is not None:
             self._at = found.end()

@@ -1,6 +1,6 @@
-"""Metrics as values: what a series is, and the sheet that a server fills when somebody scrapes it. Pure.
+"""Metrics as values: series, and the metric families that a server collects at a scrape. Pure.
 
-Nothing is kept between two scrapes, so a series whose role a replica has lost is gone with the next one.
+Nothing is kept between two scrapes, so a series that belongs to a role ends with the role.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rmqha.model.printable import printable
 
 
 class MetricKind(Enum):
-    """The value is Prometheus' name for it."""
+    """Kind of a metric; the value is Prometheus' name."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
@@ -40,7 +40,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Sample:
-    """One value of a metric. `suffix` is "", or "_bucket", "_sum" or "_count" of a histogram."""
+    """One value of a series. `suffix`: "", or "_bucket", "_sum" or "_count" of a histogram."""
 
     labels: Mapping[str, str]
     value: float
@@ -91,11 +91,12 @@ class MetricFamilies:
 
 
 Collecting = Generator[None, None, MetricFamilies]
-"""A sheet being filled, its value in the end. Each step takes about a millisecond: others get their turn in between."""
+"""Collection of metric families in steps of about a millisecond, between which other tasks run; it returns the
+families."""
 
 
 def filled(steps: Collecting) -> MetricFamilies:
-    """All steps at once."""
+    """Run all steps of a collection at once; returns the families."""
     while True:
         try:
             next(steps)
@@ -166,6 +167,6 @@ SERIES = (*_KEYS.values(), HTTP_FAILED)
 
 
 def put_remoting(families: MetricFamilies, counts: Mapping[str, int]) -> None:
-    """Add the series of remoting. `counts`: those of `rmqha.host.net.remoting.Statistics`."""
+    """Add the metrics of remoting. `counts`: `rmqha.host.net.statistics.Statistics.as_dict`."""
     for key, series in _KEYS.items():
         families.put(series, counts[key])

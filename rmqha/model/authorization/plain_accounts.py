@@ -1,8 +1,8 @@
 """Users and policies in place of the accounts of a plain_acl.yml. Pure.
 
-What a permission of an account allows, a policy entry allows; a default permission becomes an entry about every topic
-or group, in the default policy, so that a named one counts before it. Two things have no like in ACL 2.0 and are told:
-addresses that need no account, and producer groups.
+Each permission of an account becomes a policy entry. A default permission becomes an entry on every topic or group, in
+the default policy, so that named entries win. ACL 2.0 has no equivalent of addresses that need no account, nor of
+producer groups; these are reported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rmqha.model.authorization.users import User, username_fault
 
 
 class Converted(NamedTuple):
-    """Users and policies that stand for a plain_acl.yml. `lost`: sentences about what they cannot express."""
+    """Result of the conversion. `lost`: sentences about settings that users and policies cannot express."""
 
     users: tuple[tuple[User, Policies], ...]
     lost: tuple[str, ...]
@@ -75,7 +75,7 @@ def _every(type_: ResourceType, permission: Permission) -> Iterable[PolicyEntry]
 
 
 def _entry(resource: Resource, permission: Permission) -> PolicyEntry:
-    """The right to look comes with one to send or to receive, as with an account."""
+    """Policy entry for a permission. A right to send or receive includes that to query (GET), as for an account."""
     actions = [Action.PUB] if permission & Permission.PUB and resource.type is ResourceType.TOPIC else []
     actions += [Action.SUB] if permission & Permission.SUB else []
     return PolicyEntry(resource, (*actions, Action.GET) if actions else (Action.ALL,), (), bool(actions))

@@ -1,8 +1,9 @@
 """Policies of RocketMQ's ACL 2.0, and the decision by them. Pure.
 
 A policy entry allows or denies actions on a resource to requests from some addresses. Of the entries that match a
-request the most exact resource decides: a literal name before a prefix, a longer prefix before a shorter one, a whole
-type before everything; of two alike the one that denies. A user's custom policy counts before the default one.
+request, that with the most exact resource decides: a literal name before a prefix, a longer prefix before a shorter
+one, all of a type before everything. Of two equal ones the one that denies decides. A user's custom policy is checked
+before the default one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MAX_ENTRY_COUNT = 512
 
 
 class Action(Enum):
-    """An action that a policy allows or denies; `All` stands for every other one."""
+    """Action on a resource. `All` contains every other one."""
 
     ALL = "All"
     ANY = "Any"
@@ -38,6 +39,8 @@ class Action(Enum):
 
 
 class ResourceType(Enum):
+    """Kind of a resource, as RocketMQ names it."""
+
     ANY = "Any"
     CLUSTER = "Cluster"
     NAMESPACE = "Namespace"
@@ -46,7 +49,7 @@ class ResourceType(Enum):
 
 
 class ResourcePattern(Enum):
-    """Forms of a resource's name, in the order of their exactness."""
+    """Form of a resource's name; the lower the value, the more exact."""
 
     LITERAL = 0
     PREFIXED = 1
@@ -54,6 +57,8 @@ class ResourcePattern(Enum):
 
 
 class PolicyType(Enum):
+    """Kind of a policy. The default one decides only where no entry of the custom one matches."""
+
     CUSTOM = "Custom"
     DEFAULT = "Default"
 
@@ -73,7 +78,8 @@ class Access(NamedTuple):
 
     @property
     def is_of_all(self) -> bool:
-        """True of what a broker keeps for all others: no entry on everything allows it."""
+        """True for a topic or group in which a broker keeps data of all others: an entry on all names does not allow
+        it."""
         if self.type is ResourceType.TOPIC:
             return is_mixed(self.name)
         return self.type is ResourceType.GROUP and self.name.startswith(SYSTEM_GROUP_PREFIX)
@@ -81,7 +87,7 @@ class Access(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Resources that a policy entry is about. `name` is a name, the beginning of one, or "" where every name counts."""
+    """Resource of a policy entry. `name`: a name, a prefix, or "" for all names."""
 
     type: ResourceType
     pattern: ResourcePattern
@@ -89,7 +95,7 @@ class Resource:
 
     @classmethod
     def parse(cls, key: str) -> Resource | None:
-        """The resource that `Topic:orders`, `Group:pay*`, `Cluster:*` or `*` names; None for anything else."""
+        """Parse a key such as `Topic:orders`, `Group:pay*`, `Cluster:*` or `*`; None for anything else."""
         if key == "*":
             return cls(ResourceType.ANY, ResourcePattern.ANY)
         type_name, colon, name = key.partition(":")
@@ -118,7 +124,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class PolicyEntry:
-    """One entry of a user's policies. `sources`: addresses and networks (10.0.0.0/8) that it counts for; () for all."""
+    """Entry of a policy. `sources`: addresses and networks (10.0.0.0/8) for which it is valid; () for all."""
 
     resource: Resource
     actions: tuple[Action, ...]
@@ -136,13 +142,15 @@ class PolicyEntry:
 
     @property
     def rank(self) -> tuple[bool, int, int, bool]:
-        """The lower, the sooner it decides."""
+        """Sort key: of the matching entries, the one with the lowest rank decides."""
         resource = self.resource
         return resource.type is ResourceType.ANY, resource.pattern.value, -len(resource.name), self.allows
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
+    """Entries of one user and one kind, each about another resource."""
+
     type: PolicyType
     entries: tuple[PolicyEntry, ...]
 
@@ -163,8 +171,9 @@ _DENIED = "the decision is deny."
 
 
 def decide(policies: Policies, access: Access, host: str) -> str:
-    """ "" if the policies allow it to a request from `host`, else why not, in RocketMQ's words. Where no entry names a
-    retry topic's group, what comes again in it must not be of a group or a topic that an entry denies."""
+    """Reason why the policies do not allow an access from `host`, in RocketMQ's words; "" if they do. If no entry names
+    the group of a retry topic, the topic must not contain popped messages of a group or a topic that an entry
+    denies."""
     entry = _deciding(policies, access, host)
     if entry is None:
         return "no matched policies."
@@ -194,7 +203,7 @@ def _deciding(policies: Policies, access: Access, host: str) -> PolicyEntry | No
 
 
 def merged(policies: Policies, given: Policies) -> Policies:
-    """The policies with those that are `given`: entries replace those about the same resource, the others stay."""
+    """Policies with the entries of `given` added, which replace those on the same resource."""
     found = {policy.type: policy for policy in policies}
     for policy in given:
         found[policy.type] = found.get(policy.type, Policy(policy.type, ())).with_entries(policy.entries)
@@ -202,7 +211,7 @@ def merged(policies: Policies, given: Policies) -> Policies:
 
 
 def without(policies: Policies, type_: PolicyType, resource: Resource) -> Policies:
-    """The policies without the entry about that resource."""
+    """Policies without the entry on that resource."""
     rest = (policy.without(resource) if policy.type is type_ else policy for policy in policies)
     return tuple(policy for policy in rest if policy.entries)
 
@@ -233,7 +242,7 @@ def _entry_to_json(entry: PolicyEntry) -> dict[str, Any]:
 
 
 def from_json(value: Any) -> Policies:
-    """The policies of RocketMQ's AclInfo. Raises ConfigError, in RocketMQ's words where it has some."""
+    """Parse the policies of RocketMQ's AclInfo. Raises ConfigError, with RocketMQ's text if it has one."""
     policies: Policies = ()
     for item in _list(value, "policies"):
         if not isinstance(item, dict):
@@ -293,6 +302,6 @@ E = TypeVar("E", bound=Enum)
 
 
 def by_name(kind: type[E], name: object) -> E | None:
-    """The member with that value, however its letters are written; None if there is none."""
+    """Member of an enum with that value, in upper or lower case; None if there is none."""
     wanted = name.lower() if isinstance(name, str) else ""
     return next((member for member in kind if str(member.value).lower() == wanted), None)

@@ -12,19 +12,21 @@ if TYPE_CHECKING:
 
 
 def initial_user(text: str, source: str) -> User | None:
-    """initAuthenticationUser: `{"username": …, "password": …}`, a super user. Raises ConfigError without the secret."""
+    """Super user of initAuthenticationUser, `{"username": …, "password": …}`; None if it is not set. Raises
+    ConfigError, whose text does not contain the password."""
     return _user(text, f"{source}: initAuthenticationUser", "username", "password")
 
 
 def inner_user(text: str, source: str) -> User | None:
-    """innerClientAuthenticationCredentials: `{"accessKey": …, "secretKey": …}`. Raises ConfigError as above."""
+    """Super user of innerClientAuthenticationCredentials, `{"accessKey": …, "secretKey": …}`; None if it is not set.
+    Raises ConfigError as `initial_user` does."""
     return _user(text, f"{source}: innerClientAuthenticationCredentials", "accessKey", "secretKey")
 
 
 def _user(text: str, source: str, name_key: str, password_key: str) -> User | None:
     if not text.strip():
         return None
-    # a third of what a command that reads keys would load, and few files name a user
+    # imported only here: it is a third of the imports of a command that reads keys, and few files have a user
     from rmqha.model.authorization.users import MAX_PASSWORD_CHARS, User, username_fault
 
     try:
@@ -43,7 +45,7 @@ def _user(text: str, source: str, name_key: str, password_key: str) -> User | No
 
 
 def request_codes(text: str, source: str) -> frozenset[int]:
-    """Codes separated by commas. Raises ConfigError."""
+    """Parse request codes separated by commas. Raises ConfigError."""
     found = [item.strip() for item in text.split(",") if item.strip()]
     for item in found:
         if not item.isdecimal() or len(item) > 9:

@@ -1,4 +1,4 @@
-"""Users of RocketMQ's ACL 2.0 as accounts: what a user may is what its policies say. Pure."""
+"""Users of RocketMQ's ACL 2.0 as accounts, with the rights of their policies. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ACTIONS = ((Permission.PUB, {Action.PUB}), (Permission.SUB, {Action.SUB, Action
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user of ACL 2.0. `password` is the key that the user's requests are signed with; `repr` does not show it."""
+    """A user. `password`: the key that signs the user's requests; `repr` does not contain it."""
 
     username: str
     password: str
@@ -40,7 +40,7 @@ class User:
         }
 
     def changed(self, given: UserChange) -> User:
-        """This user with what is given."""
+        """This user with the given values."""
         password = given.password or self.password
         is_super = self.is_super if given.is_super is None else given.is_super
         is_enabled = self.is_enabled if given.is_enabled is None else given.is_enabled
@@ -49,7 +49,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class UserChange:
-    """Values that a request gives of a user; "" and None: not given."""
+    """Values of a user in a request; "" and None: not given."""
 
     password: str = ""
     is_super: bool | None = None
@@ -60,7 +60,7 @@ class UserChange:
 
     @classmethod
     def from_json(cls, value: Any) -> UserChange:
-        """The user in RocketMQ's UserInfo; unknown words there count as none. Raises ConfigError."""
+        """Parse RocketMQ's UserInfo; an unknown type or status counts as not given. Raises ConfigError."""
         if not isinstance(value, Mapping):
             raise ConfigError("user can not be null")
         password = value.get("password") or ""
@@ -75,7 +75,7 @@ class UserChange:
 
 
 def username_fault(username: str) -> str:
-    """The reason why it cannot be a user's name, "" if it can."""
+    """Reason why `username` cannot be a user's name; "" if it can."""
     if not username.strip():
         return "username can not be blank"
     if len(username) > MAX_USERNAME_CHARS or not username.isprintable():
@@ -85,7 +85,7 @@ def username_fault(username: str) -> str:
 
 @dataclass(frozen=True)
 class AuthorizationRules:
-    """Rules of the configuration. `is_on`: authorizationEnabled; `cluster`: whose name the resource `Cluster` has."""
+    """Rules of the configuration. `is_on`: authorizationEnabled; `cluster`: name of the resource of type Cluster."""
 
     is_on: bool = False
     cluster: str = ""
@@ -102,11 +102,11 @@ class UserAccount(Account):
     policies: Policies = ()
     rules: AuthorizationRules = AuthorizationRules()
     _decisions: dict[tuple[Access, str], str] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """By use and host: with many entries the look through all of them would cost more than a send."""
+    """Cache of decisions by access and host: with many entries a decision would cost more than a send."""
 
     def refusal(self, needs: Needs, host: str = "") -> str:
-        """ "" if this user may, else why not: for what a request's processor asks about a topic, a group or a record
-        that the request itself did not name."""
+        """Reason why this user lacks a right; "" if it has all. Request processors call it for a topic, a group or a
+        record that the request itself does not name."""
         if needs.admin and not self.admin:
             return self.access_refusal(None, host)
         topics = [_to_topic(topic, any_of) for topic, any_of in needs.topics]
@@ -115,7 +115,7 @@ class UserAccount(Account):
         )
 
     def access_refusal(self, accesses: Iterable[Access] | None, host: str) -> str:
-        """ "" if each is allowed, else why not. None: it takes a super user."""
+        """Reason why an access is not allowed; "" if all are. `accesses` None: only a super user is allowed."""
         if self.admin or (not self.rules.is_on and accesses is not None):
             return ""
         subject = f"User:{self.credentials.access_key}"
@@ -139,7 +139,7 @@ class UserAccount(Account):
 
 
 def _to_topic(topic: str, any_of: Permission) -> Access:
-    """A group's retry topic is the group's."""
+    """Access to a topic; for the retry topic of a group it is an access to the group."""
     group = group_of_topic(topic)
     if group is not None and topic.startswith(RETRY_PREFIX):
         used = _to_use(ResourceType.GROUP, group, Permission.SUB)
@@ -174,7 +174,7 @@ class UserDirectory(AccessList):
         return cls(accounts, (), frozenset(user.username for user in listed if not user.is_enabled), rules)
 
     def with_peers(self, secret: str) -> UserDirectory:
-        """This directory and, as a super user, the servers of the cluster, who know its secret."""
+        """This directory and the super user as which servers of the cluster sign, with the cluster's secret."""
         peer = Credentials(access_key=PEER, secret_key=secret)
         return replace(self, accounts={**self.accounts, PEER: UserAccount(credentials=peer, admin=True)})
 
@@ -192,5 +192,5 @@ class UserDirectory(AccessList):
         return code in rules.unauthenticated_codes and (not rules.is_on or code in rules.unauthorized_codes)
 
     def producer_group_refusal(self, access_key: str, group: str) -> str:
-        """ "": producer groups are nobody's, the topics are."""
+        """ "" for every known user: ACL 2.0 has rights on topics, not on producer groups."""
         return "" if access_key in self.accounts else self.unknown(access_key)

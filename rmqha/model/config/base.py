@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DEFAULT_HTTP_HOST = "127.0.0.1"
-"""Here, since commands ask for it whose start the classes of all servers would double."""
+"""Default of httpHost. It is in this module for commands whose start would take twice as long with the classes of all
+servers."""
 
 
 def key_field(key: str, default: T) -> T:
@@ -37,15 +38,15 @@ def bounded(default: int, low: int, high: int, *, key: str = "") -> int:
 
 
 def knob(default: T, low: int = 0, high: int = 0, *, key: str = "", drawn: tuple[T, ...] = ()) -> T:
-    """A field that hardly anybody has a reason to change: it stands in a table of its own. `low` and `high`: the range
-    of a number. `drawn`: values that simulated runs give it (tests/simulation/tuning.py)."""
+    """A setting that is rarely changed; the documentation has it in a separate table. `low` and `high`: range of a
+    number. `drawn`: values in simulated runs (tests/simulation/tuning.py)."""
     bounds = {"range": (low, high)} if high else {}
     value: T = field(default=default, metadata=_metadata(key, is_knob=True, drawn=drawn, **bounds))
     return value
 
 
 MAX_SHOWN_CHARS = 100
-"""Characters of a wrong line that its sentence repeats."""
+"""Most characters of a wrong line in its error."""
 
 
 def _metadata(key: str, **more: Any) -> dict[str, Any]:
@@ -53,13 +54,13 @@ def _metadata(key: str, **more: Any) -> dict[str, Any]:
 
 
 def camel(name: str) -> str:
-    """The key of a field."""
+    """Configuration key of a field."""
     head, *tail = name.split("_")
     return head + "".join(word.capitalize() for word in tail)
 
 
 def properties_of(data: bytes, source: str) -> dict[str, str]:
-    """The bytes of a properties file of ours. Raises ConfigError, also for what is not UTF-8."""
+    """Parse the bytes of one of our properties files. Raises ConfigError, also for bytes that are not UTF-8."""
     try:
         return parse_properties(data.decode(), source)
     except UnicodeDecodeError:
@@ -67,7 +68,7 @@ def properties_of(data: bytes, source: str) -> dict[str, str]:
 
 
 def parse_properties(text: str, source: str) -> dict[str, str]:
-    """Java properties, the subset that brokers' files use: `key=value` lines, `#` or `!` comments.
+    """Parse Java properties, the subset in brokers' files: `key=value` lines, `#` or `!` comments.
 
     Raises ConfigError for a line without "=" and for a key given twice with different values.
     """
@@ -106,14 +107,14 @@ class Config:
     """Base of every server's configuration."""
 
     aliases: ClassVar[Mapping[str, str]] = {}
-    """Keys of RocketMQ that mean one of ours under another name."""
+    """Keys of RocketMQ for which rmqha has another name: RocketMQ's key to ours."""
     live_keys: ClassVar[frozenset[str]] = frozenset()
-    """Keys that a request of an operator changes at once; the others need a restart (ruling 25)."""
+    """Keys that an operator can change at run time; the others need a restart (ruling 25)."""
     file_name: ClassVar[str] = ""
-    """Name of RocketMQ's file for such a server, whose other keys are known too."""
+    """Name of RocketMQ's configuration file for such a server; all keys of that file are known."""
 
     ignored_keys: tuple[tuple[str, str], ...] = field(default=(), compare=False, metadata={"is_key": False})
-    """Keys of RocketMQ that were given and have no effect, each with the reason."""
+    """Given keys of RocketMQ without effect, each with the reason."""
     given: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False, metadata={"is_key": False})
     """Keys and values as the file gives them."""
 
@@ -124,15 +125,15 @@ class Config:
 
     @classmethod
     def foreign_keys(cls) -> Mapping[str, KeyRule]:
-        """RocketMQ's keys that this server does not take."""
-        # costs a server's start that has none of them
+        """Keys of RocketMQ that this server does not have, with their rules."""
+        # imported only here: most servers have none of them
         from rmqha.model.config.rocketmq_keys import RULES
 
         return RULES.get(cls.file_name, {})
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str], source: str) -> Self:
-        """Raises ConfigError naming `source`, the key, and what to write instead."""
+        """Configuration of properties. Raises ConfigError that says `source`, the key, and what to write instead."""
         fields, hints, values = cls.keys(), get_type_hints(cls), dict[str, Any]()
         ignored: list[tuple[str, str]] = []
         for given, value in properties.items():
@@ -144,7 +145,7 @@ class Config:
                 ignored.append((given, rule.reason_without_effect))
                 continue
             if item is None:
-                # costs a start that has none of them, and every command, a millisecond
+                # imported only here: the import takes a millisecond
                 import difflib
 
                 near = difflib.get_close_matches(given, [*fields, *cls.aliases], n=1, cutoff=0.0)
@@ -158,7 +159,7 @@ class Config:
         return config
 
     def keys_without_effect(self) -> list[tuple[str, str]]:
-        """The ignored keys that have one reason, and it."""
+        """Ignored keys grouped by reason: (keys separated by commas, reason)."""
         found: dict[str, list[str]] = {}
         for key, reason in self.ignored_keys:
             found.setdefault(reason, []).append(key)
@@ -169,7 +170,7 @@ class Config:
         return [f"without effect: {keys}: {reason}" for keys, reason in self.keys_without_effect()]
 
     def updated(self, changes: Mapping[str, str], source: str) -> tuple[Self, tuple[str, ...]]:
-        """The configuration with the live keys among `changes` set, and the keys that would need a restart. Raises
+        """This configuration with the live keys among `changes` set, and the changed keys that need a restart. Raises
         ConfigError."""
         own, foreign = self.keys(), self.foreign_keys()
         for key in changes:
@@ -185,16 +186,16 @@ class Config:
 
     @classmethod
     def live_part(cls, given: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-        """The part of a file of overrides that may count, by the keys' own names, and the keys that never may: one that
-        needs a restart stands in the server's own file alone, so no store brings its own accounts, TLS or addresses.
-        Unknown keys are left in, for `updated` to refuse."""
+        """Live keys of a file of overrides, by their own names; and the other keys, which are ignored. A key that needs
+        a restart may only be in the server's own file, so that a store cannot bring its own accounts, TLS or addresses.
+        Unknown keys stay in the first part: `updated` refuses them."""
         named = {cls.aliases.get(key, key): value for key, value in given.items()}
         known = cls.keys()
         live = {key: value for key, value in named.items() if key in cls.live_keys or key not in known}
         return live, tuple(sorted(named.keys() - live.keys()))
 
     def check(self, source: str) -> None:
-        """Raise ConfigError for values that contradict each other or leave their range."""
+        """Raise ConfigError for values that contradict each other or are out of range."""
         for item in dataclasses.fields(self):
             if "range" in item.metadata:
                 self.require_range(source, item.name, *item.metadata["range"])

@@ -1,6 +1,6 @@
-"""Configuration of whoever asks secured servers (`rmqha --security FILE`). Pure.
+"""Configuration of a client of secured servers (`rmqha --security FILE`). Pure.
 
-Apart from `servers`: a command that only asks need not make the classes of all servers' keys.
+Separate from `servers`, so that a client's command does not import the classes of all servers' keys.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from rmqha.model.config.base import Config, key_field
 
 
 class ClientTlsKeys(Protocol):
-    """Keys of TLS towards servers, which servers have too."""
+    """Keys of TLS as a client; servers have them too."""
 
     @property
     def tls_client_auth_server(self) -> bool: ...
@@ -26,7 +26,7 @@ class ClientTlsKeys(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ClientConfig(Config):
-    """The keys of such a file beside accessKey and secretKey; each as `ServerConfig` has it."""
+    """Keys of such a file beside accessKey and secretKey, as in `ServerConfig`."""
 
     tls_enable: bool = key_field("tls.enable", False)
     tls_client_auth_server: bool = key_field("tls.client.authServer", True)

@@ -1,4 +1,4 @@
-"""The levels of delayed messages: level n waits for the n-th of the times in `messageDelayLevel`."""
+"""The levels of delayed messages: level n has the n-th delay of `messageDelayLevel`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LEVEL = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """Milliseconds per level, level 1 first. ValueError says what is wrong."""
+    """Delay (ms) of each level, level 1 first. Raises ValueError, which says what is wrong."""
     levels = []
     for word in text.split():
         match = _LEVEL.fullmatch(word)
@@ -26,7 +26,7 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
 
 
 def delay_level(value: str | None) -> int:
-    """The level that a DELAY property asks for; 0: none. ValueError if it is no number."""
+    """Level of a DELAY property; 0: none. Raises ValueError if it is no number."""
     if not value:
         return 0
     if not value.removeprefix("-").isdigit() or not value.isascii() or len(value) > 10:

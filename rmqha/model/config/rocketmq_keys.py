@@ -1,7 +1,7 @@
-"""Keys of RocketMQ 5.4.0's servers that rmqha does not take: without effect here, or refused. Pure.
+"""Keys of RocketMQ 5.4.0's servers that rmqha does not have: they are ignored or refused. Pure.
 
-A server ignores a key without effect and names it in its log and with `--check`; it refuses a key that it would break a
-promise to ignore, unless the value is one that asks for nothing. tests/golden/rocketmq-5.4.0-keys.txt has all keys of
+An ignored key is reported in the log and by `--check`. A key is refused if ignoring it would break a promise, unless
+its value changes nothing. tests/golden/rocketmq-5.4.0-keys.txt has all keys of
 RocketMQ; `tools/configuration_doc.py` writes this table into docs/operate/configuration.md.
 """
 
@@ -13,22 +13,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """Rule for a key of RocketMQ's that has no effect here. `harmless`: values with which the key is accepted, all
-    others are refused; None: it is never refused. `below_root`: path below storePathRootDir that is harmless too."""
+    """Rule for a key. `harmless`: values with which it is ignored, all others are refused; None: it is never refused.
+    `below_root`: path below storePathRootDir that is harmless too."""
 
     reason: str
     harmless: tuple[str, ...] | None = None
     below_root: str = ""
 
     def refuses(self, value: str, root: str) -> bool:
-        """True if a server with that value must not start."""
+        """True if a server must not start with this value. `root`: storePathRootDir."""
         if self.harmless is None or value.strip().lower() in self.harmless:
             return False
         return not self.below_root or value.rstrip("/") != f"{root.rstrip('/')}/{self.below_root}"
 
     @property
     def reason_without_effect(self) -> str:
-        """The reason why a value that is not refused changes nothing."""
+        """Reason why a value that is not refused has no effect."""
         return self.reason if self.harmless is None else "it asks for what is so anyway"
 
 

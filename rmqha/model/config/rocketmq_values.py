@@ -1,7 +1,7 @@
-"""Keys that RocketMQ 5.4.0's servers tell of their configuration (requests 26, 319 and 1010). Pure.
+"""Keys in the answers of RocketMQ 5.4.0's servers about their configuration (requests 26, 319 and 1010). Pure.
 
-RocketMQ's own tools read a server's configuration by RocketMQ's names, and count them: `rocketmq_values` has those and
-no others. A key that has no effect here has the value of the server's file, else RocketMQ's default, as there."""
+RocketMQ's own tools read these keys and count them, so `rocketmq_values` returns exactly these. A key without effect
+here has the value of the server's file, or else RocketMQ's default, as in RocketMQ."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ _WHEN_GIVEN = """
     preferredLeaderId readOnlyCommitLogStorePaths storePathBrokerIdentity storePathCommitLog
     storePathDLedgerCommitLog storePathEpochFile
 """
-"""Keys that have no default: told when the server's file gives them."""
+"""Keys without a default: they are in the answer if the server's file has them."""
 _PRINTED: Final[Mapping[str, str]] = {
     "broker.conf": _BROKER,
     "controller.conf": _CONTROLLER,
@@ -184,9 +184,9 @@ _PRINTED: Final[Mapping[str, str]] = {
 
 
 def rocketmq_values(config: Config, known: Mapping[str, str], processor_count: int = 1) -> dict[str, str]:
-    """The value of each key that RocketMQ's server of that kind, started with the same file, would tell. `config` is a
-    broker's, name server's or controller's. `known`: values of keys that rmqha says by other keys. RocketMQ's default
-    sizes of thread pools follow from `processor_count`."""
+    """Keys and values that RocketMQ's server of that kind would answer if it were started with the same file. `config`:
+    that of a broker, name server or controller. `known`: values of keys for which rmqha has other keys. RocketMQ's
+    default sizes of thread pools depend on `processor_count`."""
     own, aliases, given = config.to_properties(), type(config).aliases, dict(config.given)
     own |= {key: own[name] for key, name in aliases.items()} | dict(known)
     sizes = {key: str(size(processor_count)) for key, size in _POOL_SIZES.items()}
@@ -200,7 +200,7 @@ def rocketmq_values(config: Config, known: Mapping[str, str], processor_count: i
 
 @cache
 def _defaults(file_name: str) -> Mapping[str, str]:
-    """RocketMQ's defaults by key, of all keys that have one; "" for those that rmqha has a value of its own for."""
+    """RocketMQ's default by key; "" for keys of which rmqha has its own value."""
     words = (word.partition("=") for word in _PRINTED[file_name].split())
     found = {key: value for key, _, value in words}
     return found | dict.fromkeys((*_POOL_SIZES, "useTLS"), "") if file_name == "broker.conf" else found
@@ -208,7 +208,7 @@ def _defaults(file_name: str) -> Mapping[str, str]:
 
 @cache
 def _names() -> frozenset[str]:
-    """Keys of RocketMQ's, of any of its servers: a name server's file may hold its controller's."""
+    """Keys of all of RocketMQ's servers: a name server's file may contain those of its controller."""
     return frozenset(_WHEN_GIVEN.split()).union(*map(_defaults, _PRINTED))
 
 
@@ -223,4 +223,4 @@ _POOL_SIZES: Final[Mapping[str, Callable[[int], int]]] = {
     "queryMessageThreadPoolNums": lambda count: 8 + count,
     "sendMessageThreadPoolNums": lambda count: min(count, 4),
 }
-"""RocketMQ's defaults by the number of processors."""
+"""RocketMQ's default sizes of thread pools, as functions of the number of processors."""

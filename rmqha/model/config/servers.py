@@ -1,4 +1,4 @@
-"""Configuration of servers and of brokers; `config_base` has what every configuration is.
+"""Configuration of servers and of brokers; the base class is in `rmqha.model.config.base`.
 
 Keys marked "own" in docs/operate/configuration.md do not exist in Apache RocketMQ.
 """
@@ -198,7 +198,7 @@ def accepts_unproven_peers(config: ServerConfig, ha_security: str) -> bool:
 
 
 def unproven_peer_warnings(config: ServerConfig, ha_security: str) -> list[str]:
-    """One sentence if others than this machine may."""
+    """One sentence, in a list, if peers on other machines may register without proof."""
     if is_loopback(config.listen_address) or not accepts_unproven_peers(config, ha_security):
         return []
     state = f"haSecurity = {ha_security}" + ("" if config.ha_secret_file else " without haSecretFile")
@@ -225,8 +225,8 @@ class BrokerConfig(ServerConfig):
     broker_name: str = "broker-a"
     """Name of the group: all replicas of one CommitLog have the same."""
     broker_id: int = -1
-    """With a controller the id to apply for first, which also numbers the node in sentences; -1 or 0: the next free
-    one. In a static group 0 for the master; a slave needs a number of its own."""
+    """Id to apply for first where there is a controller; -1 or 0: the next free one. It also numbers the node in
+    sentences. In a static group 0 is the master; a slave needs a number of its own."""
     namesrv_addr: str = "127.0.0.1:9876"
     """Name servers, separated by `;`. A host name with several addresses is one name server for each, resolved again
     every updateNameServerAddrPeriod."""
@@ -664,7 +664,8 @@ class BrokerConfig(ServerConfig):
             raise ConfigError(f"{source}: addressServer: {error}; write host:port/path") from None
 
     def _check_ha_security(self, source: str) -> None:
-        """True if every replica may be slave or master."""
+        """Raise ConfigError for keys with which peers need no proof by mistake, or with which a replica could not be
+        slave as well as master."""
         mode = self.ha_security
         if mode not in HA_SECURITY_MODES:
             raise ConfigError(f"{source}: haSecurity = {mode!r} must be auto, open, permissive or enforcing")
