@@ -13,11 +13,11 @@ from rmqha.model.error import RemoteProtocolError
 from rmqha.wire.lenient_json import Entries, dumps, dumps_in_steps
 
 ONLY_EXISTING = "rmqhaOnlyExisting"
-"""Field of our own of request 352: true of a caller that only looks, so that no group is made."""
+"""Field of our own in request 352: "true" for a query that must not create the group."""
 
 SUBSCRIBED_ALIKE = "rmqhaSubscribedAlike"
-"""Member of our own in the answer to request 203, where the members of a group subscribe differently: the ids of those
-that subscribe alike, list by list. RocketMQ's tools pass over it."""
+"""Member of our own in the answer to request 203 if the members of a group have different subscriptions: lists of the
+ids of those with equal ones. RocketMQ's tools ignore it."""
 
 
 class TopicTableVersion(NamedTuple):
@@ -44,7 +44,7 @@ class QueueData(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupData:
-    """One broker group as clients see it; broker id 0 is the master."""
+    """One broker group as clients see it. `addresses` by broker id; 0 is the master."""
 
     broker_name: str
     cluster_name: str
@@ -54,7 +54,7 @@ class GroupData:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """Request 103: who a broker is and, with its topics, what it serves. `version` None: sent without a body."""
+    """Request 103: identity of a broker, and its topics. `version` None: the request has no body."""
 
     cluster_name: str
     broker_name: str
@@ -65,9 +65,9 @@ class Registration:
     topics: Mapping[str, QueueData]
     enable_acting_master: bool = False
     timeout_ms: int | None = None
-    """Time (ms) for which the broker may stay silent before it counts as gone; None: the name server's own bound."""
+    """Time (ms) without a heartbeat after which the broker is removed; None: the name server's default."""
     digest: str = ""
-    """Digest of the topics without their version, from a broker of ours. `topics` is empty if it is the known one."""
+    """Digest of the topics without their version, from a broker of rmqha. If it is the known one, `topics` is empty."""
 
 
 def encode_topic_route(
@@ -124,7 +124,7 @@ def _group_json(group: GroupData) -> dict[str, Any]:
 
 
 def required(ext: Mapping[str, str], name: str) -> str:
-    """A field that a request must have. Raises RemoteProtocolError."""
+    """Value of a field that a request must have. Raises RemoteProtocolError."""
     value = ext.get(name)
     if not value:
         raise RemoteProtocolError(f"the request has no {name}")

@@ -9,8 +9,8 @@ from rmqha.wire.command import Command
 
 
 class BodyBound(NamedTuple):
-    """Bound of a request's body. `value_count`: most JSON values, which cost more than their bytes: a list of empty
-    lists a hundred times as much as a text."""
+    """Bounds of a body. `value_count`: most JSON values. They cost more than bytes: a list of empty lists a hundred
+    times as much as a text of the same size."""
 
     size_bytes: int
     value_count: int
@@ -44,19 +44,19 @@ UNBOUNDED: Final = frozenset(
         RequestCode.REGISTER_BROKER,
     }
 )
-"""Messages: `maxMessageSize` bounds them, and nobody parses them. Raft's are of controllers alone, and have bounds of
-their own; so have registrations (`rmqha.wire.bodies`)."""
+"""Requests without such a bound. Messages are bounded by `maxMessageSize` and not parsed. Raft messages, from
+controllers only, and registrations have their own bounds (`rmqha.wire.raft_codec`, `rmqha.wire.registration`)."""
 
 LISTS: Final[dict[int, tuple[str, str]]] = {
     RequestCode.GET_CONSUME_STATS: ("topicList", ";"),
     RequestCode.QUERY_CORRECTION_OFFSET: ("filterGroups", ","),
 }
-"""Fields that are lists of names, and what separates these. Each name costs a look at the account's rights."""
+"""Fields that are lists of names, with their separators. The rights on each name must be checked."""
 MAX_LISTED_COUNT = 1024
 
 
 def body_fault(command: Command) -> str:
-    """The reason why the body, or a list in a field, is refused unread, "" if both are taken."""
+    """Reason to refuse a body, or a list in a field, without reading it; "" if both are accepted."""
     if command.code in UNBOUNDED:
         return ""
     listed = LISTS.get(command.code)

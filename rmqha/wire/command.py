@@ -21,6 +21,8 @@ class HeaderCodec(IntEnum):
 
 
 class Language(IntEnum):
+    """Language of the program that sent a command (RocketMQ's LanguageCode)."""
+
     JAVA = 0
     CPP = 1
     DOTNET = 2
@@ -38,11 +40,11 @@ class Language(IntEnum):
 
 
 class Command:
-    """A request or a response of remoting. `ext` maps string to string (a JSON peer's numbers and booleans arrive as
-    their text: 4 → "4", false → "false").
+    """A request or a response. `ext`: header fields, as text (a JSON peer's numbers and booleans become text: 4 → "4",
+    false → "false").
 
-    `opaque` pairs a response with its request, per connection and per initiator. `principal` is nothing that travels:
-    the server that has received a request says whom it comes from.
+    `opaque` pairs a response with its request, per connection and per initiator. `principal` is not sent: the server
+    sets it to the account that a received request comes from.
     """
 
     __slots__ = ("body", "code", "codec", "ext", "flag", "language", "opaque", "principal", "remark", "version")
@@ -92,8 +94,8 @@ class Command:
         return Command(code, ext, body, flag=FLAG_RESPONSE, opaque=self.opaque, remark=remark, codec=self.codec)
 
     def stub(self, *names: str) -> Command:
-        """This request with those of its fields alone and no body: as much as is kept of one that waits, whatever its
-        sender has put into it."""
+        """Copy of this request with only these fields and no body, to be kept while it waits: the sender may have added
+        large fields."""
         ext = {name: self.ext[name] for name in names if name in self.ext}
         command = Command(
             self.code,
@@ -120,5 +122,5 @@ class Command:
 
 
 def payload_bytes(command: Command) -> int:
-    """Bytes of its body and characters of its fields' values: the size of a request, as quotas count it."""
+    """Size of a request as quotas count it: bytes of the body plus characters of the fields' values."""
     return len(command.body) + sum(map(len, command.ext.values()))

@@ -1,7 +1,7 @@
-"""A server's answer about its keys (requests 26, 1010, 319).
+"""A server's answer about its configuration (requests 26, 1010, 319).
 
-Java's programs, mqadmin among them, get RocketMQ's keys and no others. All others get ours, and in a field of ours what
-an operator needs beside them: which keys apply at once, which were set at run time, which differ from their default.
+Java programs, such as mqadmin, get exactly RocketMQ's keys. All others get ours, and in a field of our own more for an
+operator: the keys that apply at once, those that were set at run time, and those that differ from their default.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ FOR_ADMINS = frozenset(
         "webCredentialsFile",
     }
 )
-"""Their values are empty for who may not know where secrets are, and which accounts there are."""
+"""Keys whose values only admins see: they show where secrets are, and which accounts exist."""
 SECRETS = frozenset({"initAuthenticationUser", "innerClientAuthenticationCredentials"})
-"""Their values are told to nobody."""
+"""Keys whose values are never sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedKeys:
-    """Keys in a server's answer. `live` and the two below are None if the server does not tell them: Apache's, or an
-    earlier release of ours.
+    """Keys of a server's answer. `live`, `overridden` and `changed` are None if the server does not send them:
+    Apache's, or an earlier release of ours.
 
-    `changed` gives the default of each key that has another value; `overridden` are those set at run time."""
+    `overridden`: keys set at run time; `changed`: default of each key that has another value."""
 
     values: Mapping[str, str]
     live: frozenset[str] | None = None
@@ -51,7 +51,7 @@ class ReportedKeys:
 
 
 def config_ext(config: Config, overridden: Iterable[str]) -> dict[str, str]:
-    """The field of ours."""
+    """Field of our own in the answer."""
     defaults = type(config)().to_properties()
     values = config.to_properties()
     told = {
@@ -69,10 +69,10 @@ def config_body(values: Mapping[str, str], hidden: Collection[str] = ()) -> byte
 
 
 class ConfigAnswer:
-    """Field and body, made once for each state of the keys: any account may ask, again and again."""
+    """Cache of the answer: field and body are made once for each state of the keys, as any account may ask often."""
 
     def __init__(self, rocketmq_known: Mapping[str, str] | None = None, processor_count: int = 1) -> None:
-        """Both are for `rocketmq_values`."""
+        """Both arguments are those of `rocketmq_values`."""
         self._known = rocketmq_known or {}
         self._processor_count = processor_count
         self._config: Config | None = None
@@ -81,7 +81,7 @@ class ConfigAnswer:
         self._bodies: dict[tuple[bool, bool], bytes] = {}
 
     def of(self, config: Config, overridden: frozenset[str], request: Command) -> tuple[dict[str, str], bytes]:
-        """The answer to the request `request`. The field is the caller's own."""
+        """Field and body of the answer to `request`. The caller may change the field."""
         if config is not self._config or overridden != self._overridden:
             self._ext, self._bodies = config_ext(config, overridden), {}
             self._config, self._overridden = config, overridden
@@ -94,14 +94,15 @@ class ConfigAnswer:
         return {} if of_java else dict(self._ext), body
 
     def _rocketmq_values(self, config: Config) -> dict[str, str]:
-        # costs a server's start that no such program asks
+        # imported only here: most servers are never asked by a Java program
         from rmqha.model.config.rocketmq_values import rocketmq_values
 
         return rocketmq_values(config, self._known, self._processor_count)
 
 
 def parse_keys(reply: Command, source: str) -> ReportedKeys:
-    """Raises ConfigError for a body that is no properties text, RemoteProtocolError for a field that is not ours."""
+    """Parse an answer. Raises ConfigError for a body that is no properties text, RemoteProtocolError for one that is
+    not UTF-8, and for a field that is not ours."""
     try:
         values = parse_properties(str(reply.body, "utf-8"), source)
     except UnicodeDecodeError:

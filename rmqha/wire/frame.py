@@ -13,10 +13,10 @@ from rmqha.wire.json_header import decode_json_header, encode_json_header, encod
 from rmqha.wire.rocketmq_header import decode_rocketmq_header, encode_rocketmq_header, fits
 
 MAX_HEADER_BYTES = 256 * 1024
-"""32 KiB of properties with every byte escaped as JSON's six still fit."""
+"""Most bytes of a header: 32 KiB of properties fit, even if JSON escapes each byte by six."""
 LARGE_BYTES = 64 * 1024
-"""Body and rest of a frame that is longer, and came in pieces, are copied by themselves, not out of a copy of all: new
-pages cost more than the bytes."""
+"""Size of a frame above which, if it came in pieces, its body is copied from the buffer directly, not from a copy of
+the whole buffer: new memory pages cost more than the copy."""
 
 _WORDS = struct.Struct(">iI")
 _unpack_words = _WORDS.unpack_from
@@ -35,7 +35,7 @@ def encode_frame(command: Command) -> bytes:
 def success_frame(
     request: Command, ext: dict[str, str], body: bytes | memoryview = b"", remark: str | None = None
 ) -> bytes:
-    """The frame of `request.reply` with SUCCESS and these."""
+    """Frame of the response SUCCESS to `request`, with this content."""
     if request.codec != HeaderCodec.JSON:
         return encode_frame(request.reply(0, ext, body, remark))
     header = encode_json_success(request.opaque, ext, remark)
@@ -48,15 +48,15 @@ _SENDS_AT, _SENDS = _CODE_AT + len(_CODE), (b"310,", b"320,")
 
 
 def begins_with_no_send(data: bytes) -> bool:
-    """True if nothing is there, or the frame at the front is no send of messages (310, 320) by the first words of its
-    JSON header: to look for sends there would cost a quarter of what a pull does."""
+    """True if `data` is empty, or its first frame is no send of messages (310, 320) by the begin of its JSON header. To
+    look for sends there would cost a quarter of a pull."""
     return not data or (data.startswith(_CODE, _CODE_AT) and not data.startswith(_SENDS, _SENDS_AT))
 
 
 class FrameParser:
-    """Incremental: feed any split of the byte stream, get whole commands in order.
+    """Incremental parser: `feed` takes any pieces of the byte stream and returns complete commands in order.
 
-    After a RemoteProtocolError the stream has no known position any more; the connection must be closed.
+    After a RemoteProtocolError the position in the stream is unknown; the connection must be closed.
     """
 
     __slots__ = ("_buffer", "_max_frame_bytes", "_wanted", "has_more")
@@ -67,20 +67,21 @@ class FrameParser:
         self._buffer = bytearray()
         self._wanted = 8
         self.has_more = False
-        """True if what has been fed holds more than was asked for: `feed` without new data goes on."""
+        """True if the buffer may have more commands than `max_count` allowed: call `feed` again without new data."""
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of a frame that is not complete yet."""
+        """Bytes of the incomplete frame in the buffer."""
         return len(self._buffer)
 
     @property
     def announced_bytes(self) -> int:
-        """Size of the frame that is not complete yet, as far as its length is known."""
+        """Size (bytes) of the incomplete frame in the buffer, as far as it is known; 0 without one."""
         return self._wanted if self._buffer else 0
 
     def header(self) -> Command | None:
-        """Header of the frame that is not complete yet; None if not even that is. Raises RemoteProtocolError."""
+        """Header of the incomplete frame in the buffer; None if the header is incomplete too. Raises
+        RemoteProtocolError."""
         buffer = self._buffer
         if len(buffer) < 8:
             return None
@@ -89,9 +90,9 @@ class FrameParser:
         return None if len(buffer) < header_end else _decode_header(word >> 24, bytes(buffer[8:header_end]))
 
     def unparsed(self, data: bytes) -> bytes:
-        """Everything that is not parsed, and `data` behind it, for somebody else to look at; what he does not take must
-        be put back or fed. Empty as long as the frame at the front is not whole, or if it is large: that is for `feed`,
-        to which nothing new needs to be given then."""
+        """Take all unparsed bytes, with `data` at their end, for another parser; the rest that it does not use must be
+        put back or fed. b"" while the first frame is incomplete, or if it is large: then `data` is kept in the buffer,
+        and `feed` without new data parses it."""
         if not self._buffer:
             return data
         self._buffer += data
@@ -109,7 +110,7 @@ class FrameParser:
         self.has_more = len(data) >= 8
 
     def feed(self, data: bytes, max_count: int | None = None) -> list[Command]:
-        """Add bytes, and decode at most `max_count` commands at a time. Raises RemoteProtocolError for a length out of
+        """Parse bytes; returns `max_count` complete commands at most. Raises RemoteProtocolError for a length out of
         bounds or a header that does not decode."""
         self.has_more = False
         commands: list[Command] = []
@@ -149,7 +150,8 @@ class FrameParser:
         return commands
 
     def _cut_first(self) -> Command:
-        """The frame at the front, which is whole, out of the buffer; its length is within bounds. Raises as `feed`."""
+        """Remove the first frame, which is complete and within bounds, from the buffer and parse it. Raises as
+        `feed`."""
         buffer, frame_end = self._buffer, self._wanted
         _, word = _unpack_words(buffer)
         body_start = 8 + (word & 0xFFFFFF)

@@ -17,7 +17,7 @@ from rmqha.model.error import RemoteProtocolError
 from rmqha.model.offset import BrokerId, Buffer, Epoch, PhyOffset
 
 MAX_TRANSFER_BYTES = 1024 * 1024
-"""Cap of one transfer, for every peer (ruling 19). Java's own default is 32 KiB."""
+"""Most log bytes of one transfer, for every peer (ruling 19). Java's default is 32 KiB."""
 MAX_ENTRY_COUNT = 100_000
 
 _SLAVE_HANDSHAKE = struct.Struct(">ihhq")
@@ -40,6 +40,8 @@ class HaState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SlaveHandshake:
+    """First frame of a slave."""
+
     broker_id: BrokerId
     sync_from_last_file: bool = False
     async_learner: bool = False
@@ -50,7 +52,7 @@ class SlaveHandshake:
 
 
 class SlaveAck(NamedTuple):
-    """The slave holds (under SYNC_FLUSH: has synced) every byte below `max_offset`."""
+    """Ack of a slave: it holds (under SYNC_FLUSH: has synced) every byte below `max_offset`."""
 
     max_offset: PhyOffset
 
@@ -61,6 +63,8 @@ class SlaveAck(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MasterHandshake:
+    """Answer of a master to the slave's handshake."""
+
     max_phy_offset: PhyOffset
     last_epoch: Epoch
     entries: EpochHistory
@@ -74,8 +78,7 @@ class MasterHandshake:
 
 
 class TransferHeader(NamedTuple):
-    """Header of a transfer, which `size_bytes` of log follow; 0 is a heartbeat (phy_offset −1 when the master's log is
-    empty)."""
+    """Header in front of `size_bytes` bytes of the log; 0: a heartbeat (phy_offset −1 if the master's log is empty)."""
 
     size_bytes: int
     phy_offset: PhyOffset
@@ -151,7 +154,7 @@ class MasterStreamParser:
         self._max_transfer_bytes = max_transfer_bytes
 
     def feed(self, data: Buffer) -> list[MasterFrame]:
-        """The frames may refer to `data`: use them before it changes."""
+        """Parse bytes. The returned frames may refer to `data`: use them before it changes."""
         view, at = memoryview(data), 0
         end = len(view)
         frames: list[MasterFrame] = []
@@ -191,7 +194,7 @@ class MasterStreamParser:
         return _MASTER_HANDSHAKE.size + int(body_bytes)
 
     def _begin(self, frames: list[MasterFrame]) -> None:
-        """The header is whole: a handshake and a heartbeat are so too."""
+        """Add the frame whose header is complete: a handshake, a heartbeat, or the begin of a transfer."""
         state, _, offset, epoch = _MASTER_HANDSHAKE.unpack_from(self._head)
         if state == HaState.HANDSHAKE:
             frames.append(MasterHandshake(PhyOffset(offset), Epoch(epoch), self._entries()))

@@ -1,4 +1,4 @@
-"""The JSON header of a remoting frame, formats.md §12.1. Data plane: half of a send's cost is this decode.
+"""The JSON header of a remoting frame, formats.md §12.1. Data plane: decoding it is half of a send's cost.
 
 Java sends every extFields value as a string; other clients send numbers and booleans raw, which arrive as their text.
 """
@@ -20,7 +20,7 @@ _LANGUAGE_NAMES = tuple(language.name for language in Language)
 _LANGUAGE_BY_NAME: dict[Any, int] = {language.name: int(language) for language in Language}
 _LANGUAGE_COUNT = len(_LANGUAGE_NAMES)
 _check_numbers = struct.Struct(">iiii").pack
-"""Refuses what is not a number of 32 bits, in one call."""
+"""Function that raises struct.error for values that are no signed 32-bit numbers, four in one call."""
 _join = "".join
 _quote = encode_basestring
 
@@ -38,7 +38,7 @@ _HEADER = '{"code":%d,%s"flag":%d,"language":"%s","opaque":%d,%s"serializeTypeCu
 
 
 def encode_json_header(command: Command) -> bytes:
-    """Keys in RocketMQ's order; absent remark and empty extFields are left out."""
+    """Encode a header. Keys are in RocketMQ's order; an absent remark and empty extFields are left out."""
     ext, remark, language = command.ext, command.remark, command.language
     header = _HEADER % (
         command.code,
@@ -59,7 +59,7 @@ _SUCCESS = (
 
 
 def encode_json_success(opaque: int, ext: dict[str, str], remark: str | None) -> bytes:
-    """The header of a request's `reply` that says SUCCESS, without a command for it."""
+    """Encode the header of the response SUCCESS without making a Command."""
     fields = (
         f'"extFields":{{{",".join([f"{_quote(key)}:{_quote(value)}" for key, value in ext.items()])}}},' if ext else ""
     )
@@ -67,7 +67,7 @@ def encode_json_success(opaque: int, ext: dict[str, str], remark: str | None) ->
 
 
 def decode_json_header(data: bytes) -> Command:
-    """Raises RemoteProtocolError."""
+    """Decode a header to a command without a body. Raises RemoteProtocolError."""
     try:
         text = data.decode()
         if text[:1] == "{":

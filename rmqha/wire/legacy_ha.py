@@ -1,6 +1,6 @@
-"""The plain HA protocol of static groups, the replication stream without a controller (formats.md §13.1).
+"""The legacy HA protocol: the replication stream of static groups, without a controller (formats.md §13.1).
 
-The slave dials and speaks first. Slave→master: its max offset, 8 B, when it grew and every few seconds. Master→slave:
+The slave dials and sends first. Slave→master: its max offset, 8 B, when it has grown and at intervals. Master→slave:
 transfers, 12 + size B; size 0 is a heartbeat. There is no handshake, no epoch and no confirm offset. Both parsers take
 any split of the bytes. Source: RocketMQ's DefaultHAClient and DefaultHAConnection for the layout.
 """
@@ -15,21 +15,21 @@ from rmqha.model.offset import Buffer, PhyOffset
 
 REPORT_BYTES = 8
 MAX_TRANSFER_BYTES = 4 * 1024 * 1024
-"""More than any master sends: Java's slave has a read buffer of this size, header included."""
+"""Most bytes of one transfer. No master sends more: Java's slave has a read buffer of this size, header included."""
 MAX_OFFSET = 1 << 56
-"""An offset above it is no offset but somebody else's protocol."""
+"""Bound on offsets; a larger number shows that the peer uses another protocol."""
 
 _REPORT = struct.Struct(">q")
 _TRANSFER = struct.Struct(">qi")
 
 
 def encode_report(max_offset: PhyOffset) -> bytes:
-    """The slave holds (under SYNC_FLUSH: has synced) every byte below `max_offset`."""
+    """Encode a slave's report: it holds (under SYNC_FLUSH: has synced) every byte below `max_offset`."""
     return _REPORT.pack(max_offset)
 
 
 def encode_header(phy_offset: PhyOffset, size_bytes: int) -> bytes:
-    """Header of a transfer, which `size_bytes` of log from `phy_offset` on follow."""
+    """Encode the header in front of `size_bytes` bytes of the log from `phy_offset` on."""
     return _TRANSFER.pack(phy_offset, size_bytes)
 
 
@@ -40,6 +40,8 @@ def is_report(data: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LegacyTransfer:
+    """Bytes of the log from `phy_offset` on; b"": a heartbeat."""
+
     phy_offset: PhyOffset
     data: bytes
 

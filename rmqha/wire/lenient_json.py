@@ -18,7 +18,7 @@ from rmqha.model.error import RemoteProtocolError
 
 MAX_DEPTH = 64
 STEP_COUNT = 32
-"""Members that `dumps_in_steps` writes in one step: of tables some 0.3 ms."""
+"""Members that `dumps_in_steps` encodes in one step; for tables a step takes some 0.3 ms."""
 
 _TOKEN = re.compile(
     r"""[ \t\n\r]*(?:(?P<punctuation>[{}\[\],:])|(?P<quote>")|(?P<number>-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?)"""
@@ -30,8 +30,8 @@ _WORDS = {"true": True, "false": False, "null": None}
 
 
 class ObjectKey(Mapping[str, Any]):
-    """An object that stands as a map's key, e.g. a MessageQueue. Immutable; two are equal if their JSON is, whatever
-    the order of members."""
+    """JSON object used as a map's key, e.g. a MessageQueue. Immutable; two are equal if they have the same members, in
+    any order."""
 
     __slots__ = ("_identity", "_members")
 
@@ -74,8 +74,8 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=F
 
 
 def loads(data: bytes | bytearray | memoryview | str, *, integer_keys: bool = False, is_strict: bool = False) -> Any:
-    """The value. With `integer_keys` an unquoted integer key becomes an int, else its text; with `is_strict` there may
-    be none: reading them takes ten times as long.
+    """Decode a JSON text. With `integer_keys` an unquoted integer key becomes an int, else its text. With `is_strict`
+    there may be no such key: to parse them takes ten times as long.
 
     Raises RemoteProtocolError, also for a string with half a surrogate pair and for nesting that is too deep."""
     try:
@@ -94,17 +94,16 @@ def loads(data: bytes | bytearray | memoryview | str, *, integer_keys: bool = Fa
 
 
 WINDOW_CHARS = 256 * 1024
-"""A text is decoded out of a copy of so much of it; no value of half of it may be anything but an object."""
+"""Characters of the window that is decoded at a time. A value of more than half of it must be an object."""
 READ_AT_A_TIME = 256
-"""Members that are decoded in one step."""
+"""Members of an object that are decoded in one step."""
 
 
 def loads_in_steps(
     data: bytes, path: tuple[str, ...], take: Callable[[str, Any], None], *, max_member_count: int
 ) -> Generator[None, None, Any]:
-    """Load strict JSON in steps: the value, without the members of the object at `path`, which are given to `take` and
-    not kept if they are many. Raises RemoteProtocolError, also for more than `max_member_count` members of large
-    objects."""
+    """Decode strict JSON in steps; returns the value. If the object at `path` is large, its members are given to `take`
+    instead. Raises RemoteProtocolError, also if large objects have more than `max_member_count` members."""
     try:
         return (yield from _WindowReader(str(data, "utf-8"), take, max_member_count).document(path))
     except (ValueError, RecursionError) as error:
@@ -112,17 +111,17 @@ def loads_in_steps(
 
 
 class _WindowReader:
-    """Decodes what is small whole, and large objects member by member."""
+    """Decoder that decodes small values as a whole and large objects member by member."""
 
     def __init__(self, text: str, take: Callable[[str, Any], None], max_member_count: int) -> None:
         self._text = text
         self._take = take
         self._members_left = max_member_count
         self._start = self._at = 0
-        """Place of the window in the text, and of the next character in the window."""
+        """Position of the window in the text, and of the next character in the window."""
         self._window = text[:WINDOW_CHARS]
         self._has_moved = False
-        """The window has, since the last step began."""
+        """True if the window has moved since the last step began."""
 
     def document(self, path: tuple[str, ...]) -> Generator[None, None, Any]:
         self._next()
@@ -139,7 +138,7 @@ class _WindowReader:
         return self._start + WINDOW_CHARS >= len(self._text)
 
     def _next(self) -> str:
-        """The next character that is no blank, "" at the end; half a window at least stands behind it."""
+        """Next character that is no blank, "" at the end; at least half a window follows it."""
         match = _BLANKS.match(self._window, self._at)
         assert match is not None
         self._at = match.end()
@@ -151,7 +150,7 @@ class _WindowReader:
         return self._window[self._at : self._at + 1]
 
     def _decoded(self) -> Any:
-        """The value that begins here. Raises ValueError if it is none or goes beyond the window."""
+        """Decode the value at the present position. Raises ValueError if there is none, or if it exceeds the window."""
         value, end = _DECODER.raw_decode(self._window, self._at)
         if end == len(self._window) and not self._is_last:
             raise self._unexpected()
@@ -159,7 +158,7 @@ class _WindowReader:
         return value
 
     def _value(self, path: tuple[str, ...] | None, depth: int) -> Generator[None, None, Any]:
-        """The value that begins here; `path` leads from it, None: nowhere."""
+        """Decode the value at the present position. `path`: rest of the path below it, None if it is on another one."""
         try:
             return self._decoded()
         except ValueError:
@@ -167,7 +166,7 @@ class _WindowReader:
                 raise self._unexpected() from None
         if depth > MAX_DEPTH:
             raise ValueError(f"nested deeper than {MAX_DEPTH}")
-        yield  # half a window was looked at in vain
+        yield  # the failed attempt has decoded half a window
         return (yield from self._object(path, depth))
 
     def _object(self, path: tuple[str, ...] | None, depth: int) -> Generator[None, None, dict[str, Any]]:
@@ -205,19 +204,19 @@ def dumps(value: Any, *, unquoted_integer_keys: bool = False) -> bytes:
         try:
             return _encode(value).encode()
         except TypeError:
-            # an ObjectKey, or a mapping or sequence of another class: the library's encoder knows them not
+            # an ObjectKey, or a mapping or sequence that the library's encoder does not support
             return _dumps_slowly(value, False)
     return _dumps_slowly(value, True)
 
 
 class Entries(NamedTuple):
-    """An object whose members are made one after another, as they are written."""
+    """JSON object whose members are made one by one while it is encoded."""
 
     pairs: Iterable[tuple[Any, Any]]
 
 
 class Items(NamedTuple):
-    """A list whose items are made one after another, as they are written."""
+    """JSON list whose items are made one by one while it is encoded."""
 
     values: Iterable[Any]
 
@@ -225,8 +224,8 @@ class Items(NamedTuple):
 def dumps_in_steps(
     members: Mapping[str, Any], *, unquoted_integer_keys: bool = False, max_bytes: int | None = None
 ) -> Generator[None, None, bytes]:
-    """Dump, as `dumps` does, an object of which some members are `Entries` or `Items`: a step for each STEP_COUNT of
-    those. Raises RemoteProtocolError when it comes to more than `max_bytes`."""
+    """Encode, as `dumps` does, an object of which some members are `Entries` or `Items`, with a step for each
+    STEP_COUNT of their members. Raises RemoteProtocolError for more than `max_bytes`."""
     parts: list[bytes] = []  # joined once: a body may have tens of megabytes
     size_bytes = 0
     for name, value in members.items():
@@ -319,7 +318,7 @@ def _has_integer_key(value: Any) -> bool:
 
 
 class _LenientParser:
-    """A small recursive parser, used only when the strict one has refused."""
+    """Small recursive parser, used only after the strict one has failed."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -343,7 +342,7 @@ class _LenientParser:
         return ValueError(f"unexpected {token or 'end'} before position {self._position}")
 
     def _string(self) -> str:
-        """The string whose opening quote was just taken."""
+        """Parse the string whose opening quote was read last."""
         value, self._position = _DECODER.raw_decode(self._text, self._position - 1)
         assert isinstance(value, str)
         return value

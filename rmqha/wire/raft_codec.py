@@ -1,7 +1,7 @@
 """CBOR form of Raft messages, entries and their parts: body of request 52002 and payload of the durable log.
 
-A message is the array [version, kind, sender, to, term, fields…]. Everything a peer sends is bounded; whatever is not
-the protocol raises RemoteProtocolError. Entries in an AppendRequest carry no index: they follow prev_index.
+A message is the array [version, kind, sender, to, term, fields…]. All sizes that a peer sends are bounded; bytes that
+are not the protocol raise RemoteProtocolError. Entries in an AppendRequest have no index: they follow prev_index.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def encode_message(message: AnyMessage) -> bytes:
 
 
 def decode_message(data: bytes) -> AnyMessage:
-    """Raises RemoteProtocolError."""
+    """Decode a message of request 52002. Raises RemoteProtocolError."""
     if len(data) > MAX_MESSAGE_BYTES:
         raise RemoteProtocolError(f"Raft message of {len(data)} bytes exceeds {MAX_MESSAGE_BYTES}")
     values = _load(data)
@@ -150,7 +150,8 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def decode_entry(data: bytes) -> Entry:
-    """Raises RemoteProtocolError; the durable log turns it into a StoreError with the place."""
+    """Decode an entry of the durable log. Raises RemoteProtocolError, of which the log makes a StoreError with the
+    place."""
     values = _load(data)
     if type(values) is not list or len(values) != 5:
         raise RemoteProtocolError("Raft entry is no CBOR array of version, index, term, kind and data")

@@ -16,8 +16,8 @@ ZERO_TERM = Term(0)
 
 
 class EntryKind(IntEnum):
-    """NOOP opens a term (dissertation §6.4) and carries no data; DATA is the application's; CONFIGURATION is an encoded
-    `rmqha.raft.quorum.Configuration`, in force from the moment it stands in a log."""
+    """Kind of an entry. NOOP opens a term (dissertation §6.4) and has no data; DATA is the application's; CONFIGURATION
+    is an encoded `rmqha.raft.quorum.Configuration`, in force as soon as it is in a log."""
 
     DATA = 0
     NOOP = 1
@@ -26,6 +26,8 @@ class EntryKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
+    """Entry of the Raft log."""
+
     index: RaftIndex
     term: Term
     data: bytes = b""
@@ -34,9 +36,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The application's state after applying entry `index`, which was written in `term`. `configuration` is the encoded
-    one in force there, b"" for the one that the nodes were started with. A bytearray must not change any more; to copy
-    it would stop a node with a million replicas for 80 ms."""
+    """State of the application after entry `index`, which is of `term`. `configuration`: the encoded one in force
+    there, b"" for the initial one. If `data` is a bytearray it must not change any more: a copy would stop a node with
+    a million replicas for 80 ms."""
 
     index: RaftIndex
     term: Term
@@ -54,11 +56,11 @@ class HardState:
 
 @dataclass(frozen=True, slots=True)
 class RaftMessage:
-    """A message of Raft. `term` is the sender's, except in PreVoteRequest and a granted PreVoteReply: the term it would
-    campaign in.
+    """Base of all messages. `term` is the sender's; in PreVoteRequest and a granted PreVoteReply it is the term of the
+    possible campaign.
 
-    `sender` is an identity, `id#incarnation`: the node and the disk that remembers its votes. `to` is an identity too,
-    or the bare id as long as the sender has not learned the incarnation."""
+    `sender` is an identity, `id#incarnation`: the node, and the disk that has its votes. `to` is an identity too, or
+    the bare id as long as the sender does not know the incarnation."""
 
     sender: str
     to: str
@@ -67,7 +69,7 @@ class RaftMessage:
 
 @dataclass(frozen=True, slots=True)
 class PreVoteRequest(RaftMessage):
-    """Question if the receiver would vote for the sender. Changes nothing there (dissertation §9.6)."""
+    """Request for a pre-vote: would the receiver vote for the sender? It changes nothing there (dissertation §9.6)."""
 
     last_index: RaftIndex
     last_term: Term
@@ -75,6 +77,8 @@ class PreVoteRequest(RaftMessage):
 
 @dataclass(frozen=True, slots=True)
 class PreVoteReply(RaftMessage):
+    """Answer to a request for a pre-vote."""
+
     granted: bool
 
 
@@ -90,12 +94,14 @@ class VoteRequest(RaftMessage):
 
 @dataclass(frozen=True, slots=True)
 class VoteReply(RaftMessage):
+    """Answer to a request for a vote."""
+
     granted: bool
 
 
 @dataclass(frozen=True, slots=True)
 class AppendRequest(RaftMessage):
-    """Entries for a follower's log; `entries` follow `prev_index` without a gap."""
+    """Entries for a follower's log. `entries` follow `prev_index` without a gap."""
 
     prev_index: RaftIndex
     prev_term: Term
@@ -105,14 +111,14 @@ class AppendRequest(RaftMessage):
 
 @dataclass(frozen=True, slots=True)
 class AppendReply(RaftMessage):
-    """The sender's log equals the leader's up to `match_index`, durably."""
+    """Ack of a follower: its durable log equals the leader's up to `match_index`."""
 
     match_index: RaftIndex
 
 
 @dataclass(frozen=True, slots=True)
 class AppendReject(RaftMessage):
-    """No entry (rejected_index, prev_term) here. The hint names the last entry here that could still match."""
+    """Refusal of a follower: it has no entry (rejected_index, prev_term). The hint is its last entry that may match."""
 
     rejected_index: RaftIndex
     hint_index: RaftIndex
@@ -121,7 +127,8 @@ class AppendReject(RaftMessage):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(RaftMessage):
-    """Renews the lease. `commit_index` never exceeds what the receiver is known to hold."""
+    """Heartbeat, which renews the leader's lease. `commit_index` never exceeds the entries that the receiver is known
+    to hold."""
 
     commit_index: RaftIndex
     round: int
@@ -129,15 +136,14 @@ class Heartbeat(RaftMessage):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply(RaftMessage):
-    """Grants the lease for the round. Round 0 only tells a stale leader the newer term."""
+    """Answer that grants the lease for the round. Round 0 only informs a stale leader of the newer term."""
 
     round: int
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotChunk(RaftMessage):
-    """A part of a snapshot. `data` is the part from `offset` of `total_bytes`; every part carries the whole
-    configuration."""
+    """Part of a snapshot. `data` begins at `offset` of `total_bytes`; every part has the whole configuration."""
 
     index: RaftIndex
     snapshot_term: Term
@@ -149,7 +155,7 @@ class SnapshotChunk(RaftMessage):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotReply(RaftMessage):
-    """Send on from `next_offset`; a node that has installed it answers with AppendReply instead."""
+    """Ack of a part: send from `next_offset` on. A node that has installed the snapshot answers with AppendReply."""
 
     index: RaftIndex
     next_offset: int
@@ -157,7 +163,7 @@ class SnapshotReply(RaftMessage):
 
 @dataclass(frozen=True, slots=True)
 class TimeoutNow(RaftMessage):
-    """The leader hands over: campaign at once (dissertation §3.10)."""
+    """Request of a leader that transfers its leadership: campaign at once (dissertation §3.10)."""
 
 
 AnyMessage = (

@@ -14,18 +14,18 @@ from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps, loads, loads_in_steps
 
 MAX_TOPIC_COUNT = 200_000
-"""Topics of one registration."""
+"""Most topics of one registration."""
 MAX_TOPIC_NAME_CHARS = 1024
-"""Characters of a topic's name: the longest that a broker makes names a group and a topic, 400."""
+"""Most characters of a topic's name. The longest that a broker makes, of a group and a topic, has 400."""
 MAX_FIELD_COUNT = 12
-"""Fields of a topic in a registration."""
+"""Most fields of a topic in a registration."""
 SMALL_BYTES = 64 * 1024
-"""A body of so much is read at once, also if it is JSON as fastjson writes it where it is not strict."""
+"""Most bytes of a body that is parsed in one step, also if it is not strict JSON, as fastjson writes it."""
 _WRAPPER, _TABLE = "topicConfigSerializeWrapper", "topicConfigTable"
 
 
 def is_known(request: Command, known_digest: Callable[[str], str]) -> bool:
-    """True if its topics are those of the digest that is known of its brokerName: its body is not read."""
+    """True if the topics have the digest that is known for the brokerName; then the body is not read."""
     digest = request.ext.get("topicsDigest", "")
     return bool(digest) and digest == known_digest(request.ext.get("brokerName", ""))
 
@@ -33,8 +33,8 @@ def is_known(request: Command, known_digest: Callable[[str], str]) -> bool:
 def parse_registration(
     request: Command, known_digest: Callable[[str], str] = lambda name: ""
 ) -> Generator[None, None, Registration]:
-    """The registration in a request. `known_digest` by brokerName: topics with that digest are not read again, since
-    every failover brings them anew. Raises RemoteProtocolError for a missing or malformed field, or a body whose CRC
+    """Parse request 103, in steps. `known_digest`: digest by brokerName; topics with that digest are not read again, as
+    every failover sends them again. Raises RemoteProtocolError for a missing or malformed field, or a body whose CRC
     differs."""
     ext, body = request.ext, bytes(request.body)
     declared = _number(ext.get("bodyCrc32", "0"), "bodyCrc32")
@@ -68,13 +68,13 @@ def parse_registration(
 
 
 class _Topics:
-    """Topics as they are read."""
+    """Topics of a registration, collected while it is read."""
 
     def __init__(self) -> None:
         self.topics: dict[str, QueueData] = {}
 
     def take(self, name: str, topic: Any) -> None:
-        """Read one topic of a registration. Raises RemoteProtocolError."""
+        """Add a topic. Raises RemoteProtocolError."""
         if not is_printable(name):
             raise RemoteProtocolError("the registration has a topic whose name cannot be printed")
         if len(name) > MAX_TOPIC_NAME_CHARS:
@@ -99,8 +99,8 @@ def _no_table(error: Exception) -> RemoteProtocolError:
 
 
 def _read_plain(body: bytes, table: _Topics) -> Generator[None, None, TopicTableVersion]:
-    """A large table must be strict JSON, and have as many values as its topics need: a list of empty lists, or integer
-    keys without quotes, cost the event loop seconds."""
+    """Parse an uncompressed body. A large one must be strict JSON and have no more values than its topics need: a list
+    of empty lists, or integer keys without quotes, would block the event loop for seconds."""
     if len(body) <= SMALL_BYTES:
         value = loads(body)
     elif (
@@ -123,7 +123,7 @@ def _read_plain(body: bytes, table: _Topics) -> Generator[None, None, TopicTable
 
 
 def parse_data_version(body: bytes) -> TopicTableVersion | None:
-    """The version in the body of request 322, None if that is empty. Raises RemoteProtocolError."""
+    """Parse the body of request 322: a version, None if the body is empty. Raises RemoteProtocolError."""
     if not body:
         return None
     try:
@@ -133,7 +133,7 @@ def parse_data_version(body: bytes) -> TopicTableVersion | None:
 
 
 def parse_queues(body: bytes) -> dict[str, QueueData]:
-    """The queues by broker group in the body of request 217, a topic's route. Raises RemoteProtocolError."""
+    """Parse the body of request 217, a topic's route: queues by broker group. Raises RemoteProtocolError."""
     if not body:
         return {}
     table = _Topics()
@@ -170,7 +170,7 @@ def _number(text: str, name: str) -> int:
 
 MAX_UNPACKED_BYTES = 64 * 1024 * 1024
 ZLIB_START = b"x"
-"""First byte of the stream; an uncompressed body begins with a brace."""
+"""First byte of a compressed body; an uncompressed one begins with a brace."""
 PACKED_AT_A_TIME = 256
 """Topics that are compressed in one step."""
 _PIECE_BYTES = 64 * 1024
@@ -180,14 +180,15 @@ _ROW_FIELD_COUNT = 5
 
 
 def _is_packed(ext: Mapping[str, str], body: bytes) -> bool:
-    """Apache's brokers of 5.x send a compressed body under compressed=false: their own name servers refuse it."""
+    """True if the body is compressed. Apache's brokers of 5.x send a compressed body with compressed=false, which their
+    own name servers refuse."""
     return ext.get("compressed") == "true" or body[:1] == ZLIB_START
 
 
 def pack(
     data_version: Mapping[str, int], topic_count: int, topics: Iterable[Mapping[str, Any]]
 ) -> Generator[None, None, bytes]:
-    """Pack both, of the shapes of topics.json (formats.md §9), in steps."""
+    """Compress a data version and topics, both in the form of topics.json (formats.md §9), in steps."""
     stream = zlib.compressobj(9)
     packed = [stream.compress(_part(dumps(data_version)) + _INT.pack(topic_count))]
     for place, topic in enumerate(topics, start=1):
@@ -225,7 +226,7 @@ def _take_row(row: str, table: _Topics) -> None:
 
 
 def _inflated(body: bytes) -> Iterator[bytes]:
-    """The unpacked bytes, piece by piece: a body of 16 MiB may hold a thousand times as much."""
+    """Decompress a body piece by piece: one of 16 MiB may have a thousand times as many bytes."""
     stream, size_bytes, view = zlib.decompressobj(), 0, memoryview(body)
     try:
         for start in range(0, len(body), _PIECE_BYTES):
@@ -244,7 +245,7 @@ def _inflated(body: bytes) -> Iterator[bytes]:
 
 
 class _Parts:
-    """Cursor over the unpacked bytes. Raises ValueError where they are not what they must be."""
+    """Reader of the parts of a decompressed body. Raises ValueError for bytes that are no such parts."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -252,7 +253,7 @@ class _Parts:
         self._has_grown = False
 
     def grow(self) -> bool:
-        """Forget what was read and unpack another piece; False if there is none."""
+        """Drop the bytes that were read and decompress another piece; False if there is none."""
         piece = next(self._pieces, None)
         if piece is None:
             return False
@@ -260,12 +261,12 @@ class _Parts:
         return True
 
     def skip(self) -> bool:
-        """Unpack another piece and forget it too; False if there is none."""
+        """Decompress another piece and drop it; False if there is none."""
         self._data, self._at = b"", 0
         return next(self._pieces, None) is not None
 
     def has_grown(self) -> bool:
-        """True if it has since this was last asked."""
+        """True if `grow` has decompressed a piece since the last call."""
         has_grown, self._has_grown = self._has_grown, False
         return has_grown
 

@@ -18,7 +18,7 @@ _INT32 = struct.Struct(">i")
 
 
 def fits(command: Command) -> bool:
-    """True if the numbers fit the binary header's narrower fields; JSON carries those that do not."""
+    """True if the numbers fit into the binary header's narrower fields; otherwise the JSON header is used."""
     return -32768 <= command.code <= 32767 and -32768 <= command.version <= 32767
 
 
@@ -40,7 +40,8 @@ def encode_rocketmq_header(command: Command) -> bytes:
 
 
 def decode_rocketmq_header(data: bytes) -> Command:
-    """Raises RemoteProtocolError. An empty value stays "" (Java reads it as null)."""
+    """Decode a header to a command without a body. An empty value stays "" (Java reads it as null). Raises
+    RemoteProtocolError."""
     try:
         code, language, version, opaque, flag, remark_bytes = _FIXED.unpack_from(data)
         position = _FIXED.size + remark_bytes

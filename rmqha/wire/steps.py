@@ -1,4 +1,4 @@
-"""Large tables in steps, between which other work has its turn. Pure."""
+"""Work on large tables in steps, between which other tasks run. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Generator, Iterable
 
 RUN_COUNT = 2048
-"""Names that are sorted, or looked at, in one step: about a millisecond."""
+"""Names that are sorted or checked in one step, which takes about a millisecond."""
 
 
 def sorted_in_steps(names: Iterable[str]) -> Generator[None, None, list[str]]:
-    """Sort `names` as they are now. The longest step merges two halves, in a tenth of the time of the whole."""
+    """Sort `names`, which are copied first. The longest step merges two halves, in a tenth of the total time."""
     unsorted = list(names)
     if len(unsorted) <= RUN_COUNT:
         return sorted(unsorted)

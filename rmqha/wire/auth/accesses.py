@@ -1,7 +1,7 @@
 """Resources and actions of a request, as RocketMQ 5.4.0's ACL 2.0 has them. Pure.
 
-Where RocketMQ asks for nothing although something is changed or told (25, 200, 306, 361 and others), this table asks
-for what a reader would expect. Codes that no table knows take a super user.
+Some requests need no right in RocketMQ although they change or return data (25, 200, 306, 361 and others); here they
+need the obvious right. A code in no table needs a super user.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ PUB, SUB, GET = frozenset({A.PUB}), frozenset({A.SUB}), frozenset({A.GET})
 CREATE, UPDATE, DELETE = frozenset({A.CREATE}), frozenset({A.UPDATE}), frozenset({A.DELETE})
 LISTS = GET | {A.LIST}
 OWN_CODES = 52_000
-"""The first of rmqha's own request codes: what replicas tell each other stays theirs without authorizationEnabled."""
+"""First of rmqha's own request codes. They need a super user also without authorizationEnabled: they are for
+replicas."""
 ALL_NAMES = "*"
-"""Stands for the name of every topic, or every group: only what covers each of them covers it."""
+"""Name that stands for all topics, or all groups: only an entry on all names covers it."""
 
 _Accesses = tuple[Access, ...]
 
 
 class _Fields(NamedTuple):
-    """The fields that name what a request is about. `own_retry`: a group's retry topic is the group's affair."""
+    """Header fields with the resources of a request. `own_retry`: for the group's own retry topic only the right on the
+    group is needed."""
 
     any_of: frozenset[Action]
     topic: str = ""
@@ -110,8 +112,8 @@ _CLUSTER: Mapping[int, frozenset[Action]] = {
 
 
 def accesses(command: Command, cluster: str) -> _Accesses | None:
-    """Resources that the request uses, each with the actions of which one must be allowed; None: a super user's
-    request, or one that does not say what it is about."""
+    """Resources that the request uses, each with the actions of which one must be allowed. None: it needs a super user,
+    or its resources cannot be read."""
     code, ext = command.code, command.ext
     try:
         if (fields := _FIELDS.get(code)) is not None:
@@ -126,9 +128,9 @@ def accesses(command: Command, cluster: str) -> _Accesses | None:
 
 
 def request_refusal(account: Account, command: Command, host: str) -> str:
-    """ "" if the account may make the request, else why not: by policies if it is a user's, else by permissions."""
+    """Reason why the account may not make the request, "" if it may: by policies for a user, else by permissions."""
     if fault := body_fault(command):
-        return "" if account.admin else fault  # read for its rights it would hold up everybody; the service refuses it
+        return "" if account.admin else fault  # reading the body for the check would block all; the service refuses it
     if not isinstance(account, UserAccount):
         return account.refusal(needs(command))
     rules = account.rules
@@ -165,7 +167,7 @@ def _by_fields(fields: _Fields, ext: Mapping[str, str]) -> _Accesses:
 
 
 def _is_retry_of(topic: str, group: str) -> bool:
-    """True of a group's own retry topic; another's is that one's affair."""
+    """True if `topic` is the retry topic of this group."""
     return topic.startswith(RETRY_PREFIX) and topic.removeprefix(RETRY_PREFIX) == group
 
 

@@ -1,5 +1,5 @@
-"""The account that a request is signed with, and if it may what it asks. `acl_needs` says what each request needs,
-`signature` how one is signed.
+"""Authentication of a request by its signature, and the check of its rights. `acl_needs` has the rights that each
+request needs, `signature` the form of signatures.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from rmqha.wire.auth.signature import ACCESS_KEY, OWN_FORM_FIELDS, SIGNATURE, si
 from rmqha.wire.command import Command
 
 ON_BEHALF_OF = "onBehalfOf"
-"""The account whose request one of our brokers passes on: the request may no more than that account. Whoever may
-everything may say it."""
+"""Field with the account whose request one of our brokers forwards: the request has only the rights of that account.
+Only an admin's request may have the field."""
 
 
 class Form(Protocol):
@@ -26,10 +26,10 @@ class Form(Protocol):
 
 
 class ApacheForm:
-    """Implements Form."""
+    """Signatures in Apache's form. Implements Form."""
 
     def is_valid(self, command: Command, secret_key: str) -> bool:
-        """True if the command is signed with this key; how often it has been said does not count."""
+        """True if the command is signed with this key; a repeated command is valid too."""
         given = command.ext.get(SIGNATURE, "")
         return hmac.compare_digest(given.encode(), signature(command, secret_key).encode())
 
@@ -46,10 +46,10 @@ def authenticate(
     apache_form: Form = APACHE_FORM,
     proven: Credentials | None = None,
 ) -> tuple[Account | None, str]:
-    """The account that a request from `host` is signed with, None for an address that needs none; and "" or why it is
-    not let in, in one sentence that names no secret. `own_form`: of a connection that has asked for it
-    (`rmqha.wire.auth.session_signature`); `wanted`: aclSignature; `proven`: the account that the connection has proved
-    to be of, for requests without a signature."""
+    """(account, reason) of a request from `host`. `account`: the one that signed it, None for an address that needs
+    none. `reason`: one sentence why the request is refused, which contains no secret; "" if it is not. `own_form`:
+    signatures of a connection that has asked for rmqha's form (`rmqha.wire.auth.session_signature`); `wanted`:
+    aclSignature; `proven`: credentials that the connection has proved, for requests without a signature."""
     if any(address_matches(pattern, host) for pattern in access.white_addresses):
         return _on_behalf_of(access, command, None)
     key = command.ext.get(ACCESS_KEY)
@@ -69,7 +69,8 @@ def authenticate(
 
 
 def proven_account(access: AccessList, proven: Credentials) -> tuple[Account | None, str]:
-    """The account that a connection has proved to be of, as it is now; and "" or why it is that no more."""
+    """(account, reason) of a connection that has proved these credentials; `reason`: why they are no longer valid, ""
+    if they are."""
     account = access.accounts.get(proven.access_key)
     if account is None:
         return None, access.unknown(proven.access_key)
@@ -98,6 +99,6 @@ def _on_behalf_of(access: AccessList, command: Command, account: Account | None)
 
 
 def refusal(access: AccessList, command: Command, host: str) -> str:
-    """ "" if a request from `host` may be served, else why not."""
+    """Reason why a request from `host` must be refused; "" if it is allowed."""
     account, reason = authenticate(access, command, host)
     return reason or ("" if account is None else account.refusal(needs(command)))

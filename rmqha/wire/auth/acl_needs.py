@@ -1,8 +1,8 @@
 """Rights that the account of a request must have, by the request's code and fields. Pure.
 
-A request that names a topic or a group needs a permission on it. One that reaches a record by an offset or an id names
-nothing that could be believed: its processor asks `Command.principal` about the record itself (33, 36, 37, 309), as it
-does for what a producer hears of transactions (34, 39). Codes that no table here knows take an admin.
+A request that names a topic or a group needs a permission on it. A request with an offset or an id of a record cannot
+prove its topic: its processor checks `Command.principal` for the record itself (33, 36, 37, 309), as for messages to
+the producers of transactions (34, 39). A code in no table here needs an admin.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from rmqha.wire.lenient_json import loads
 
 PUB, SUB = Permission.PUB, Permission.SUB
 DEFAULT_TOPIC = "TBW102"
-"""Producers ask for its route to make a topic after its pattern."""
+"""Topic whose route producers query to create a topic with its settings."""
 ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
 
 
 class _Names(NamedTuple):
-    """The fields that name what a request is about. `more_topic` may be missing."""
+    """Header fields with the topics and the group of a request. `more_topic` may be missing in the request."""
 
     topic: str = ""
     any_of: Permission = SUB
@@ -94,13 +94,14 @@ ANY_ACCOUNT = frozenset(
         RequestCode.RMQHA_HOLDS_SENDS,
     }
 )
-"""Looks that show no message: any account may. Lists of topics show each account those that it may use."""
+"""Queries that return no message: any account may make them. Lists of topics contain only those that the account may
+use."""
 _ADMIN = Needs(admin=True)
 _NOTHING = Needs()
 
 
 def needs(command: Command) -> Needs:
-    """Rights that the request needs. An admin's if its fields do not say what it is about."""
+    """Rights that the request needs; an admin's if its topics or groups cannot be read."""
     code, ext = command.code, command.ext
     try:
         if (names := _NAMES.get(code)) is not None:
@@ -126,19 +127,20 @@ def _route(command: Command) -> Needs:
 
 
 def _end_transaction(command: Command) -> Needs:
-    """The topic is only a claim, and the answer to a check names the half topic: the half message itself decides."""
+    """Rights for the end of a transaction. The field `topic` is not proved, and in the answer to a check it is the half
+    topic: the processor checks the half message itself."""
     topic = command.ext.get("topic")
     return Needs(topics=((topic, PUB),)) if topic and topic != HALF_TOPIC else _NOTHING
 
 
 def _unregister(command: Command) -> Needs:
-    """Producers need nothing to go."""
+    """Rights to unregister: on the consumer group; a producer needs none."""
     group = command.ext.get("consumerGroup")
     return Needs(groups=((group, SUB),)) if group else _NOTHING
 
 
 def _heartbeat(command: Command) -> Needs:
-    """Producers need nothing to say that they live; consumers what they subscribe to."""
+    """Rights for a heartbeat: on the subscriptions of consumers; a producer needs none."""
     consumers = members(loads(command.body, is_strict=True), "consumerDataSet")
     topics = [str(data["topic"]) for item in consumers for data in members(item, "subscriptionDataSet")]
     return _to_consume(topics, [str(item["groupName"]) for item in consumers])
@@ -154,7 +156,7 @@ def _producer_connections(command: Command) -> Needs:
 
 
 def _kv_config(command: Command) -> Needs:
-    """Rights for a request about the name server's settings: what is kept for a topic belongs to it."""
+    """Rights for a request about the name server's KV settings: a setting of a topic needs a right on the topic."""
     if command.ext["namespace"] != ORDER_TOPIC_NAMESPACE:
         return _ADMIN
     return Needs(topics=((command.ext["key"], PUB | SUB),))
@@ -175,13 +177,13 @@ def _consume_queue(command: Command) -> Needs:
 
 
 def _popped(command: Command) -> Needs:
-    """Rights for a popped message: one that came again belongs to the topic that it was of."""
+    """Rights for a popped message; for one from a retry topic, on its original topic."""
     group = command.ext["consumerGroup"]
     return _to_consume([popped_from(command.ext["topic"], group)], [group])
 
 
 def popped_from(topic: str, group: str) -> str:
-    """The topic whose messages come to `group` again in `topic`; `topic` itself for any other."""
+    """Original topic of the group's pop retry topic `topic`; any other topic is returned as it is."""
     for separator in "_+":
         begin = f"{RETRY_PREFIX}{group}{separator}"
         if topic.startswith(begin):
@@ -232,8 +234,8 @@ _SPECIAL: Mapping[int, Callable[[Command], Needs]] = {
 
 
 def members(value: Any, name: str) -> list[Any]:
-    """The list `name` of a body, empty if absent. Raises TypeError if it is no list: nothing that is looked at here
-    may be read in another way later."""
+    """List `name` of a body, [] if absent. Raises TypeError if it is no list: the service must not read the body in
+    another way than this check."""
     found = value.get(name) or []
     if not isinstance(found, list):
         raise TypeError

@@ -1,8 +1,8 @@
 """The proof by which a peer of the HA port shows its identity (haSecurity; greeting version 2). Pure.
 
-Both ends prove that they know the secret over everything that was said: a random number of each, who the slave is, and
-the certificate of the TLS connection. So a recorded greeting is worth nothing on another connection, in another group
-or for another replica, and whoever stands between two TLS connections is found out.
+Both ends prove that they know the secret by an HMAC over the whole greeting: a random number of each end, the slave's
+identity, and the certificate of the TLS connection. So a recorded greeting is useless on another connection, in another
+group or for another replica, and a man in the middle of two TLS connections is detected.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Prover = Literal["slave", "master"]
 
 
 class HaClaim(NamedTuple):
-    """Identity that a replica claims in its greeting. `address`: its broker address, as the controllers know it;
-    `epoch`: the newest that it has accepted then."""
+    """Identity of a slave in its greeting. `address`: broker address, as registered with the controllers; `epoch`: the
+    newest that the slave has accepted."""
 
     broker_id: BrokerId
     address: str
@@ -44,7 +44,7 @@ class HaClaim(NamedTuple):
 
     @classmethod
     def from_ext(cls, ext: dict[str, str]) -> HaClaim:
-        """Raises RemoteProtocolError."""
+        """Parse the fields of a greeting. Raises RemoteProtocolError."""
         try:
             claim = cls(
                 BrokerId(int(ext["brokerId"])), ext["address"], ext["clusterName"], ext["brokerName"], int(ext["epoch"])
@@ -57,8 +57,7 @@ class HaClaim(NamedTuple):
 
 
 class Greeting(NamedTuple):
-    """The part that both ends have seen of one greeting. `binding`: digest of the master's certificate, b"" without
-    TLS."""
+    """Values of one greeting that both ends know. `binding`: digest of the master's certificate, b"" without TLS."""
 
     claim: HaClaim
     slave_nonce: str

@@ -1,13 +1,13 @@
-"""Signatures between our own clients and servers: one request, one connection, once. Pure.
+"""Signatures between our own clients and servers, each valid for one request on one connection, once. Pure.
 
-A server gives each connection a random number when it is asked (request 52033); the client counts its requests. What is
-signed, by HMAC-SHA256, is that number, the count, code, flag, version, language, remark, every field's name and value
-and the body, each with its length. So nothing of a request can be changed or moved, and none counts twice, on this
-connection or on another; no clock is needed. Apache's form (`rmqha.wire.auth.signature`) covers values and body only.
+A server gives each connection a random number (request 52033), and the client counts its requests. The HMAC-SHA256
+covers that number, the count, code, flag, version, language, remark, every field's name and value and the body, each
+with its length. So no part of a request can be changed or moved, and no request can be repeated, on this connection or
+on another; no clock is needed. Apache's form (`rmqha.wire.auth.signature`) covers only the values and the body.
 
-Over TLS a client may prove once, instead, that it knows the key: by an HMAC of that number and of the certificate that
-the server has shown. TLS then sees to it that nothing is changed, moved, repeated or put in; whoever stands between two
-TLS connections shows another certificate, so such a client is refused and signs each request.
+Over TLS a client may instead prove once that it knows the key, by an HMAC of that number and of the server's
+certificate. TLS then protects the requests. A man in the middle of two TLS connections has another certificate: the
+server refuses such a proof, and the client signs each request.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ FORM = "SignatureForm"
 """The field that tells this form from Apache's."""
 COUNT = "SignatureCount"
 PROOF = "proof"
-"""The field of request 52033 that has the proof; of its answer, that the server takes one, by the version."""
+"""Field of request 52033 with the proof; in the answer to the first one, the version of proofs that the server
+accepts."""
 PROOF_VERSION = "1"
 MAX_FORM_COUNT = 64
 _LABEL = "rmqha signed request 2"
@@ -50,7 +51,7 @@ def _head(command: Command, field_count: int) -> str:
 
 
 def session_message(command: Command, nonce: str) -> bytes:
-    """Bytes that the signature of a command is of; its other fields are set, the count is one of them."""
+    """Bytes of a command that its signature covers; all other fields, also the count, are set before."""
     ext = command.ext
     names = sorted(ext)
     if SIGNATURE in ext:
@@ -87,8 +88,8 @@ def is_session_proof(given: str, credentials: Credentials, nonce: str, binding: 
 
 
 class _Form:
-    """Fields with some names, as they stand in a message. A client sends few kinds of requests: what depends on the
-    names alone is made once."""
+    """Encoder of the fields of one kind of request in a message. A client sends few kinds, so the parts that depend
+    only on the field names are made once."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         """`names`: two or more."""
@@ -106,20 +107,20 @@ class _Form:
 
 
 class SessionSigner:
-    """A client's end of one connection. It does what `session_signature` says, faster: signing is a tenth of what a
-    send costs a client."""
+    """Signer of one connection, for its client. It computes `session_signature` faster: signing is a tenth of a
+    client's cost of a send."""
 
     def __init__(self, nonce: str) -> None:
         self._front = session_front(nonce)
         self._count = 0
         self._forms: dict[tuple[str, ...], _Form] = {}
         self.proven: Credentials | None = None
-        """The account that this connection has been proved to be of: its requests need no signature."""
+        """Credentials that this connection has proved: requests of this account need no signature."""
         self._secret_key = ""
         self._mac = hmac.new(b"", digestmod="sha256")
 
     def sign(self, command: Command, credentials: Credentials) -> None:
-        """Sign a command in our own form, with the next count of this connection, if it needs that."""
+        """Sign a command in rmqha's own form, with the next count, unless the connection has proved its account."""
         ext, proven = command.ext, self.proven
         if proven is not None and (proven is credentials or proven == credentials):
             if ACCESS_KEY in ext:
@@ -146,15 +147,15 @@ class SessionSigner:
 
 
 class SessionSignatures:
-    """A server's end of one connection."""
+    """Signatures of one connection, for its server. Implements `rmqha.wire.auth.acl.Form`."""
 
     def __init__(self, nonce: str) -> None:
         self.nonce = nonce
         self.count = 0
-        """Count of the last request that was good."""
+        """Count of the last valid request."""
 
     def is_valid(self, command: Command, secret_key: str) -> bool:
-        """True if it is signed with this key and comes after all that were."""
+        """True if the command is signed with this key, and its count is above that of the last valid one."""
         text = command.ext.get(COUNT, "")
         if not (text.isascii() and text.isdigit() and len(text) <= MAX_COUNT_CHARS) or int(text) <= self.count:
             return False

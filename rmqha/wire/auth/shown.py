@@ -1,4 +1,4 @@
-"""The part of an answer that an account is shown: it names no topic and no group that the account may not use. Pure."""
+"""The part of an answer that an account may see: without topics and groups that it may not use. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rmqha.model.principal import Principal
 _EITHER = Permission.PUB | Permission.SUB
 _TOPIC_FIELDS, _GROUP_FIELDS = ("topic", "topics"), ("producer_group",)
 NAMING_FIELDS = frozenset((*_TOPIC_FIELDS, *_GROUP_FIELDS))
-"""Fields of events that name what belongs to accounts."""
+"""Fields of events that contain names of topics or groups."""
 ADMINS_EVENTS = frozenset(
     {
         "request_failed",
@@ -22,21 +22,21 @@ ADMINS_EVENTS = frozenset(
         "half_message_not_renewed",
     }
 )
-"""A traceback may quote what a request said; findings and reasons name files of queues, and so topics."""
+"""Events for admins only: a traceback may contain parts of a request, and other fields have paths with topic names."""
 
 SHOWN_AT_A_TIME = 256
-"""Names, in one step: about a millisecond."""
+"""Names that are checked in one step, which takes about a millisecond."""
 
 
 def topics_shown(principal: Principal, topics: Iterable[str]) -> list[str]:
-    """Topics that it may send to or read."""
+    """Topics that the principal may send to or read."""
     if not principal.is_restricted:
         return list(topics)
     return [topic for topic in topics if not principal.refusal(Needs(topics=((topic, _EITHER),)))]
 
 
 def groups_shown(principal: Principal, groups: Iterable[str]) -> list[str]:
-    """Groups, of consumers or producers, that it has a permission on."""
+    """Groups of consumers or producers on which the principal has a permission."""
     if not principal.is_restricted:
         return list(groups)
     return [group for group in groups if not principal.refusal(Needs(groups=((group, _EITHER),)))]
@@ -56,7 +56,7 @@ def shown_in_steps(
 
 
 def events_shown(principal: Principal, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Events without those that name somebody else's things; an admin is shown all."""
+    """Events without those that contain a topic or group that the principal may not use; an admin sees all."""
     if not principal.is_restricted or principal.is_admin:
         return events
     return [event for event in events if event["event"] not in ADMINS_EVENTS and _is_shown(principal, event)]

@@ -1,1 +1,1 @@
-"""States that servers tell of themselves, as JSON with one schema for those who answer and those who read."""
+"""States of servers as JSON, with one schema for the servers that answer and the clients that read."""

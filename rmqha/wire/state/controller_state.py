@@ -1,6 +1,6 @@
-"""A controller's state, and that of the groups it knows: the body of an answer to request 52003.
+"""A controller's state, and that of its groups: the body of an answer to request 52003.
 
-Durable facts come from every controller; liveness, offsets and reasons from the leading one only. Times in ms.
+Every controller has the durable values; only the leader has liveness, offsets and reasons. Times in ms.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ VERSION = 1
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class QuorumMember(JsonRecord):
-    """A member of the controllers' group. `kind`: VOTER, LEARNER, or JOINING until it has caught up."""
+    """A controller as a member of the Raft group. `kind`: VOTER, LEARNER, or JOINING until it has caught up."""
 
     node: str
     incarnation: str = ""
@@ -26,7 +26,7 @@ class QuorumMember(JsonRecord):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class FollowerProgress(JsonRecord):
-    """The leading controller's view of another controller: the end of the log that both share."""
+    """Progress of another controller as the leader sees it. `match_index`: end of the log that both have."""
 
     match_index: int = 0
     state: str = ""
@@ -35,7 +35,7 @@ class FollowerProgress(JsonRecord):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class RaftState(JsonRecord):
-    """A controller's part of their Raft group. Ids are bare; `members` has the incarnations."""
+    """State of a controller in the Raft group. Ids are bare; `members` has the incarnations."""
 
     node: str = ""
     incarnation: str = ""
@@ -53,13 +53,13 @@ class RaftState(JsonRecord):
     applied_index: int = 0
     snapshot_index: int = 0
     unsaved_ms: int = 0
-    """Time (ms) for which its disk has been at work for what waits to be saved; 0 if nothing waits."""
+    """Time (ms) for which its disk has worked for entries that wait to be durable; 0 if none wait."""
     followers: dict[str, FollowerProgress] | None = part()
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ElectionState(JsonRecord):
-    """One election of a group that the controllers remember."""
+    """One election of a group, of those that the controllers keep."""
 
     master_epoch: int
     broker_id: int | None = None
@@ -70,7 +70,7 @@ class ElectionState(JsonRecord):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ReportedSlave(JsonRecord):
-    """A slave as its master's heartbeats tell of it."""
+    """A slave in its master's heartbeats."""
 
     broker_id: int
     lag_bytes: int
@@ -80,13 +80,13 @@ class ReportedSlave(JsonRecord):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class RegisteredReplica(JsonRecord):
-    """A registered replica. `alive` and all that follows come from the leader, which has had a heartbeat of this
-    replica."""
+    """A registered replica. Only the leader's answer has `alive` and the fields behind it, if it has had a
+    heartbeat."""
 
     broker_id: int
     address: str
     node_name: str | None = part()
-    """None of a broker of Apache's, and where an earlier release tells."""
+    """Name of the node; None for an Apache broker, and in the answer of an earlier release."""
     ha_address: str = ""
     total_replicas: int = 0
     ha_mode: str = ""
@@ -112,13 +112,13 @@ class RegisteredReplica(JsonRecord):
 
     @property
     def label(self) -> str:
-        """The name in sentences."""
+        """Label of the replica in sentences."""
         return node_label(self.node_name or "", self.broker_id, self.address)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class GroupState(JsonRecord):
-    """A broker group as the controllers have it."""
+    """State of a broker group in the controllers."""
 
     cluster_name: str = ""
     master_broker_id: int | None
@@ -140,13 +140,13 @@ class GroupState(JsonRecord):
     replicas: Sequence[RegisteredReplica]
 
     def label(self, broker_id: int) -> str:
-        """The name of a replica in sentences."""
+        """Label of a replica in sentences."""
         return next((item.label for item in self.replicas if item.broker_id == broker_id), f"replica {broker_id}")
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ControllerState(JsonRecord):
-    """A controller as it tells of itself and of the groups."""
+    """State of a controller and of the groups."""
 
     version: int = VERSION
     leading: bool

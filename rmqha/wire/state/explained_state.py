@@ -1,6 +1,6 @@
 """A group with the reasons for its master: the body of an answer to request 52010. Times in ms.
 
-Apart from `controller_state`: who does not ask why need not make these classes.
+Separate from `controller_state`, so that most commands do not make these classes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class ExplainedElection(ElectionState):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ExplainedReplica(RegisteredReplica):
-    """A replica in an explanation. `not_electable`: why it could not become master now; None if it could, or is it."""
+    """A replica. `not_electable`: reason why it could not become master now; None if it could, or is the master."""
 
     not_electable: str | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ExplainedGroup(GroupState):
-    """A group with the sentences that say why it has the master it has."""
+    """A group with the reasons for its master, as sentences."""
 
     elections: Sequence[ExplainedElection] = ()
     replicas: Sequence[ExplainedReplica]

@@ -1,7 +1,7 @@
-"""Dataclasses that are the schema of a JSON object: a server makes them, an observer parses them. Pure.
+"""Dataclasses that are the schema of JSON objects: a server makes them, a client parses them. Pure.
 
-A field `max_phy_offset` is the member `maxPhyOffset`. Members that this release does not know are left out, a missing
-one gives the field's default (no default: the object is refused), one of another type refuses the object.
+A field `max_phy_offset` is the member `maxPhyOffset`. Unknown members are ignored. A missing member gets the field's
+default; without a default, and for a member of another type, the object is refused.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, ClassVar, NamedTuple, Self, Union, get_args, get_origin
 
 
 class JsonRecord:
-    """Base of such a dataclass, frozen or not, made with `eq=False, repr=False`: it compares and shows itself by its
-    fields, without code that is made for each class, of which a command that only asks would pay half of its import."""
+    """Base of these dataclasses, frozen or not, which are made with `eq=False, repr=False`. The base has both methods:
+    making them for each class would take half of the import time of a client's command."""
 
     __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -33,7 +33,7 @@ class JsonRecord:
         return f"{type(self).__qualname__}({shown})"
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready values by member; a None is left out if its anchor, the member that it belongs to, is None too."""
+        """JSON-ready values by member. A None is left out if the field has an anchor and that is None too."""
         return {
             item.member: _encoded(value)
             for item in _plan(type(self))
@@ -44,7 +44,7 @@ class JsonRecord:
 
     @classmethod
     def from_json(cls, found: object) -> Self:
-        """Raises ValueError for what is no such object."""
+        """Parse a decoded JSON value. Raises ValueError if it is no such object."""
         if not isinstance(found, Mapping):
             raise ValueError("it is no JSON object")
         values = {}
@@ -60,7 +60,8 @@ class JsonRecord:
 
 
 def part(anchor: str = "") -> Any:
-    """A field that not every server has: None by default, and left out while it and the field `anchor` are None."""
+    """Field that not every server has: None by default. In JSON it is left out while it and the field `anchor` (by
+    default itself) are None."""
     return field(default=None, metadata={"anchor": anchor})
 
 
@@ -94,7 +95,7 @@ def _plan(cls: type[JsonRecord]) -> tuple[_Item, ...]:
 
 @cache
 def _parser_of(module: str, hint: str) -> Callable[[object], object]:
-    """Parser of a type as it is written in a module: hundreds of fields have a dozen types between them."""
+    """Parser for a type annotation in a module. It is cached: hundreds of fields have only a dozen types."""
     return _parser(eval(hint, vars(import_module(module))))
 
 

@@ -12,8 +12,9 @@ VERSION = 1
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class NameServerState(JsonRecord):
     """State of a name server. `follows` and `event_index`: the controller whose elections it follows, and the version
-    reached; None if it follows none. `contested`: addresses, by group, of brokers that register under one id and
-    displace each other. `refused`: brokers that it does not accept, by address: the name of the group, and why."""
+    that it has reached; None if it follows none. `contested`: addresses, by group, of brokers that register under the
+    same id and replace each other. `refused`: names of the group and reasons, by address, of brokers that it does not
+    accept."""
 
     version: int = VERSION
     release: str | None = part()

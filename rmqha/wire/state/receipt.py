@@ -1,8 +1,8 @@
-"""Names and texts by which brokers and clients speak of popped messages: receipts, offset lists, retry topics. Pure.
+"""Texts about popped messages between brokers and clients: receipts, offset lists, retry topics. Pure.
 
 A receipt (RocketMQ: extraInfo, POP_CK) is eight words: start offset of the checkpoint, pop time, invisible time, revive
-queue, kind of topic, broker, queue, and the message's offset, which a checkpoint alone does not have. RocketMQ's proxy
-adds a ninth, the message's place in the log, which is none of the broker's business.
+queue, kind of topic, broker, queue, and the message's offset, which the receipt of a checkpoint does not have.
+RocketMQ's proxy adds a ninth, the message's physical offset, which the broker ignores.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from rmqha.model.message import RETRY_PREFIX
 
 ORDERED_QUEUE_ID = 999
-"""Revive queue of what is popped in order: nothing of it waits in one."""
+"""Revive queue id in receipts of ordered pops, whose checkpoints are in no revive queue."""
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 """Kinds of topics."""
 _KINDS = (NORMAL, RETRY_V1, RETRY_V2)
@@ -23,24 +23,24 @@ _RECEIPT = re.compile(
     f"{_NUMBER} {_NUMBER} {_NUMBER} {_NUMBER} ([{''.join(_KINDS)}]) ([^ ]+) {_NUMBER}(?: {_NUMBER}(?: [^ ]*)?)?"
 )
 POPPED_IN_FLIGHT = "rmqhaPoppedInFlight"
-"""Member of our own in the answer to request 208, where it is not empty: by topic, messages that the group has popped
-and that are not done. RocketMQ's tools pass over it."""
+"""Member of our own in the answer to request 208, if it is not empty: number of messages by topic that the group has
+popped and not acknowledged. RocketMQ's tools ignore it."""
 
 
 def retry_topic(topic: str, group: str, kind: str = RETRY_V1) -> str:
-    """The topic in which a group's messages of `topic` come again."""
+    """Retry topic of a group for popped messages of `topic`."""
     return f"{RETRY_PREFIX}{group}{'+' if kind == RETRY_V2 else '_'}{topic}"
 
 
 def real_topic(topic: str, group: str, kind: str) -> str:
-    """The topic that a message of `topic` was popped from. Raises ValueError."""
+    """Topic from which a message of `topic` was popped: itself, or its retry topic, by `kind`. Raises ValueError."""
     if kind not in _KINDS:
         raise ValueError(f"{kind[:40]!r} is no kind of topic: 0 to 2")
     return topic if kind == NORMAL else retry_topic(topic, group, kind)
 
 
 def normal_topic(topic: str, group: str) -> str:
-    """The topic whose messages come again in `topic`; `topic` itself if none do."""
+    """Original topic of the group's retry topic `topic`; any other topic is returned as it is."""
     for kind in (RETRY_V1, RETRY_V2):
         begin = retry_topic("", group, kind)
         if topic.startswith(begin):
@@ -56,6 +56,8 @@ def kind_of(topic: str) -> str:
 
 
 class Receipt(NamedTuple):
+    """Receipt of popped messages. `queue_offset` None: the receipt of a whole checkpoint. Times in ms."""
+
     start_offset: int
     pop_ms: int
     invisible_ms: int
@@ -72,7 +74,7 @@ class Receipt(NamedTuple):
 
     @property
     def due_ms(self) -> int:
-        """Time at which the messages come again."""
+        """Wall time (ms) at which the messages are delivered again."""
         return self.pop_ms + self.invisible_ms
 
     def encode(self) -> str:
@@ -82,7 +84,7 @@ class Receipt(NamedTuple):
 
     @classmethod
     def decode(cls, text: str) -> Receipt:
-        """Raises ValueError for what no broker has made."""
+        """Parse a receipt. Raises ValueError for a text that is none."""
         found = _RECEIPT.fullmatch(text)
         if found is None:
             raise ValueError(

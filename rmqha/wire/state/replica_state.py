@@ -24,7 +24,8 @@ class RefusedConnections(JsonRecord):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AckRule(JsonRecord):
-    """Replicas that must have a message before its producer is answered. `majority`: None unless haMode=cp."""
+    """Rule that says how many replicas must have a message before its producer is answered. `majority`: None unless
+    haMode=cp."""
 
     whole_set: bool
     needed: int
@@ -38,7 +39,8 @@ class AckRule(JsonRecord):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class WaitingSends(JsonRecord):
-    """Sends that wait for acknowledgement, and how long those took that are over (counts by power of two)."""
+    """Sends that wait for acknowledgement, and the latencies of acknowledged ones (`latency_counts`: by power of
+    two)."""
 
     count: int = 0
     oldest_end_offset: int | None = None
@@ -51,7 +53,8 @@ class WaitingSends(JsonRecord):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class StallState(JsonRecord):
-    """The last time that sends waited for longer than half a second. `ended_with`: OK, or the worst answer of one."""
+    """Last period in which sends waited longer than half a second. `ended_with`: OK, or the last answer that was
+    not."""
 
     ended_ms_ago: int
     lasted_ms: int
@@ -88,7 +91,7 @@ class SlaveState(JsonRecord):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class CopyState(JsonRecord):
-    """A slave's copying of its master's log. `eta_ms`: None while nothing comes."""
+    """Progress of a slave that copies its master's log. `eta_ms`: None while no bytes arrive."""
 
     from_offset: int = 0
     to_offset: int = 0
@@ -110,7 +113,7 @@ class MetadataVersions(JsonRecord):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class RefusedRecord(JsonRecord):
-    """The damage at which a slave's log ends: its master has the same."""
+    """Damaged record at which a slave's log ends, because its master has the same damage."""
 
     phy_offset: int
     reason: str
@@ -118,7 +121,7 @@ class RefusedRecord(JsonRecord):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DamagedRecordState(JsonRecord):
-    """A damaged record of a replica. `lacked`: why no replica can give it back, "" while one may."""
+    """A damaged record. `lacked`: reason why no replica can repair it, "" while one may."""
 
     phy_offset: int
     reason: str
@@ -140,7 +143,7 @@ class DamageState(JsonRecord):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ScrubState(JsonRecord):
-    """Progress of the search for damage. `unreadable`: why it cannot go on."""
+    """Progress of the scrubber. `unreadable`: reason why it cannot go on."""
 
     position: int = 0
     pass_count: int = 0
@@ -150,7 +153,7 @@ class ScrubState(JsonRecord):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ReplicaState(JsonRecord):
-    """A broker as it tells of itself, its log and its part of the group; defaults stand for what it does not know."""
+    """State of a broker: itself, its log and its role in the group. Defaults stand for unknown values."""
 
     cluster_name: str = ""
     broker_name: str = ""
@@ -171,14 +174,14 @@ class ReplicaState(JsonRecord):
     synced_offset: int = 0
     dispatched_offset: int = 0
     epochs: Sequence[Sequence[int]] = ()
-    """(epoch, start offset)."""
+    """Epoch history: (epoch, start offset) of each entry."""
     unclean: bool = False
     lacks_queue_ends: bool | None = part()
     async_learner: bool | None = part()
     writable: bool
     why_not_writable: str = ""
     controller: str = ""
-    """registered, away, …; none in a static group."""
+    """State of the connection to the controllers: registered, away, …; none in a static group."""
     controller_refusal: str | None = part()
     stale_role_count: int | None = part()
     disk_problem: str = ""
@@ -196,12 +199,12 @@ class ReplicaState(JsonRecord):
     ack_rule: AckRule | None = part()
     waits: WaitingSends | None = part()
     last_stall: StallState | None = part()
-    """One that ended within ten minutes."""
+    """Last stall, if it ended within the last ten minutes."""
     set_members: Sequence[SetMember] | None = part()
     set_proposed: Sequence[int] | None = part("set_members")
     set_outcome_unknown: bool | None = part()
     held_back: dict[str, int] | None = part()
-    """Broker id → ms until it may join the set."""
+    """Time (ms) by broker id until it may join the set."""
     needed_slaves: int | None = part()
     slaves: Sequence[SlaveState] | None = part()
     # a replica that follows
@@ -226,9 +229,9 @@ class ReplicaState(JsonRecord):
     pid: int | None = part()
     data_directory: str | None = part()
     kernel: str | None = part()
-    """The batch kernel, and behind a colon why it is not the native one."""
+    """Name of the batch kernel, and behind a colon the reason why it is not the native one."""
     release: str | None = part()
-    """The release of rmqha that it runs."""
+    """Release of rmqha."""
     address_problem: str | None = part()
     put_count: int | None = part()
     get_count: int | None = part()
@@ -238,7 +241,7 @@ class ReplicaState(JsonRecord):
 
     @property
     def leads(self) -> bool:
-        """True if it is master by its own word."""
+        """True if the replica says that it is master (or PROMOTING)."""
         return self.role in LEADING_ROLES
 
     @property
