@@ -1,8 +1,9 @@
-"""Port of a batch kernel: functions over buffers that do the work of many messages in one call, no object for each.
+"""Port of a batch kernel: functions over buffers that do the work of many messages in one call, without an object for
+each.
 
-A kernel holds no state: whatever may change between two calls (queue offsets, topics, rights, where the log ends) is
-given with each. It does what is plain and stops in front of the first message that is not, which goes the usual way: so
-every rule stands in one place. `PythonKernel` is the reference.
+A kernel has no state: all that may change between two calls (queue offsets, topics, rights, the log's end) is an
+argument. It handles plain messages, those that need no special rule, and stops in front of the first other one. That is
+handled by the services, so that each special rule is in one place. `PythonKernel` is the reference.
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 MAX_BATCH_COUNT: Final = 2048
-"""Messages of a plain batch at most: a header takes their ids, with any unique key."""
+"""Most messages of a plain batch: their ids, and any unique key, fit into the answer's header."""
 
 
 class SendRules(NamedTuple):
-    """Rules of a broker's configuration on sends."""
+    """Rules for sends by a broker's configuration."""
 
     max_frame_bytes: int
     max_body_bytes: int
     max_properties_bytes: int
     own_properties: bytes
-    """Stored behind each message's own, encoded."""
+    """Encoded properties that the broker appends to each message's own."""
     special_texts: tuple[bytes, ...]
-    """A message with one of these in its properties is not plain: it asks for something, or says what the broker
-    says. Nor is one without a unique key: the broker makes it."""
+    """Texts in properties with which a message is not plain: it needs a special rule, or has a property that only the
+    broker may set. A message without a unique key is not plain either: the broker generates the key."""
     store_address: bytes
     store_port: int
     answer_fields: tuple[tuple[str, str], ...]
@@ -33,18 +34,18 @@ class SendRules(NamedTuple):
 
 
 class SendPart(NamedTuple):
-    """Frames of one connection, [start, end) of the bytes that it stands in."""
+    """Frames of one connection, bytes [start, end) of a read."""
 
     start: int
     end: int
     max_count: int
-    """Frames to take at most."""
+    """Most frames to handle."""
     born_address: bytes
     born_port: int
 
 
 class SendRead(NamedTuple):
-    """Frames that reads of some connections have brought, one part behind the other."""
+    """Frames of several connections, read in one turn; `parts` are in order."""
 
     data: bytes
     parts: Sequence[SendPart]
@@ -55,9 +56,9 @@ class QueueSlot(NamedTuple):
 
     topic: str
     field: bytes
-    """The topic with its length in front, as a record holds it."""
+    """Topic with its length in front, as in a record."""
     magic: int
-    """The magic of records with such a field."""
+    """Magic number of records with such a field."""
     next_offset: int
 
 
@@ -66,16 +67,16 @@ class SendContext(NamedTuple):
 
     phy_offset: int
     room_end: int
-    """The highest offset at which a record of the active file may end."""
+    """Highest offset at which a record may end in the active file."""
     store_timestamp_ms: int
     slot: Callable[[bytes, int], QueueSlot | None]
-    """Asked once in a call for each topic and queue id that occurs; None: a send to it is not plain."""
+    """Function that is called once for each topic and queue id; None: a send to that queue is not plain."""
     is_keyed: bool = True
-    """False: nobody asks for entries of the index."""
+    """False if no entries of the index are needed."""
 
 
 class QueueRun(NamedTuple):
-    """Entries of one queue, consecutive from `first_offset` on, as its file holds them."""
+    """Consecutive entries of one queue from `first_offset` on, encoded as in its file."""
 
     topic: str
     queue_id: int
@@ -89,58 +90,58 @@ class PartResult(NamedTuple):
 
     frame_count: int
     end: int
-    """Index behind the last frame that was taken; where the part begins if none was."""
+    """Index behind the last frame that was handled; begin of the part if none was."""
     answers: bytes
-    """A frame for each that was taken, saying SUCCESS."""
+    """Response frames (SUCCESS), one for each frame that was handled."""
 
 
 class SendResults(NamedTuple):
-    """Plain sends made to records, answers and what is derived from the log: of each part as many as stand in front of
-    its first frame that is not plain."""
+    """Records, answers and derived entries of plain sends. Of each part, the sends in front of its first frame that is
+    not plain were handled."""
 
     parts: list[PartResult]
-    """One for each part of the read."""
+    """Results of the parts of the read, in order."""
     records: bytes
-    """To be appended at `phy_offset` as one piece."""
+    """Bytes to append to the log at `phy_offset`."""
     bounds: list[int]
-    """Offset at which the first record of each frame begins in the log, and the end of the last one."""
+    """Physical offset of the first record of each frame, and the end of the last one."""
     runs: list[QueueRun]
     entries: bytes
-    """Entries of the index, a `NEW_ENTRY` for each key of each record."""
+    """New entries of the index, a `NEW_ENTRY` for each key of each record."""
     topics: list[str]
     """Topic of each frame."""
     tail_starts: list[int]
-    """Index among the records where the properties of the first record of each frame begin, with their length in
-    front, two bytes."""
+    """Index in `records` of the tail of each frame's first record. A tail: the properties with their length, two bytes,
+    in front."""
     tail_ends: list[int]
-    """Index behind them."""
+    """Index in `records` behind each of these tails."""
     message_counts: list[int]
-    """Records of each frame: one, or those of a batch."""
+    """Number of records of each frame: one, or those of a batch."""
 
     @property
     def taken_count(self) -> int:
-        """Frames of all parts."""
+        """Number of frames of all parts."""
         return len(self.message_counts)
 
     @property
     def record_count(self) -> int:
-        """Records of all frames."""
+        """Number of records of all frames."""
         return sum(self.message_counts)
 
     def frames(self) -> Iterator[tuple[str, int, int]]:
-        """Topic, number of its records and their bytes, of each frame."""
+        """Topic, number of records, and bytes of the records, of each frame."""
         for number, (topic, count) in enumerate(zip(self.topics, self.message_counts, strict=True)):
             yield topic, count, self.bounds[number + 1] - self.bounds[number]
 
     def tails(self) -> Iterator[bytes]:
-        """Properties of the first record of each frame."""
+        """Tail of the first record of each frame."""
         for start, end in zip(self.tail_starts, self.tail_ends, strict=True):
             yield self.records[start:end]
 
 
 class SignedSend(NamedTuple):
-    """A send that says whose it is; nobody has looked at the signature. Without one (b"") it is of whoever has proved
-    himself on its connection."""
+    """A send with the access key of its account; the signature is not checked yet. Without a signature (b"") it belongs
+    to the account that its connection has proved."""
 
     end: int
     """Index behind its frame."""
@@ -148,56 +149,56 @@ class SignedSend(NamedTuple):
     topic: str
     access_key: str
     number: int
-    """SignatureCount in rmqha's own form; 0 in Apache's."""
+    """SignatureCount of rmqha's own form; 0 for Apache's form."""
     signature: bytes
     message: bytes
-    """Bytes that the signature is to be of."""
+    """Bytes that the signature must cover."""
     size_bytes: int
-    """Bytes of its body and of the values of its fields."""
+    """Bytes of the body and of the fields' values."""
 
 
 class LogBlock(NamedTuple):
-    """Bytes of the log from the beginning of a record on; the last record need not be whole."""
+    """Bytes of the log from the start of a record on; the last record may be incomplete."""
 
     data: bytes
     phy_offset: int
     max_count: int
-    """Records to take at most."""
+    """Most records to handle."""
     max_run_count: int
-    """Queues that they may belong to at most."""
+    """Most queues that the records may belong to."""
     is_keyed: bool = True
-    """False: nobody asks for entries of the index."""
+    """False if no entries of the index are needed."""
 
 
 class Scanned(NamedTuple):
-    """Plain records that stand in the log, and what is derived from them. Empty if the first one is not plain: in a
-    transaction, an inner batch, delayed, of a topic that has no directory, with TAGS beyond ASCII, or not sound."""
+    """Plain records of the log, and the entries derived from them. Empty if the first record is not plain: in a
+    transaction, an inner batch, delayed, of a topic that has no directory, with TAGS beyond ASCII, or damaged."""
 
     bounds: list[int]
-    """Offset at which each begins in the log, and the end of the last one."""
+    """Physical offset of each record, and the end of the last one."""
     runs: list[QueueRun]
     entries: bytes
-    """Entries of the index, as in `SendResults`; empty if the block is not keyed."""
+    """New entries of the index, as in `SendResults`; empty if `is_keyed` is False."""
     store_timestamps_ms: list[int]
-    """Each record's."""
+    """Store timestamp (ms) of each record."""
 
 
 NEW_ENTRY: Final = struct.Struct("=iqq")
-"""An entry of the index that is not yet in a file: key hash from 0, physical offset, store timestamp in ms."""
+"""Entry of the index that is not yet in a file: key hash (not negative), physical offset, store timestamp (ms)."""
 
 
 class KeyedRecords(NamedTuple):
-    """Records that have keys, or none."""
+    """Records for the index; some may have no keys."""
 
     topics: list[str]
     tails: list[bytes]
-    """Encoded properties of each with their length in front, two bytes."""
+    """Tail of each record: its encoded properties with their length, two bytes, in front."""
     phy_offsets: list[int]
-    """One for each record; more may follow."""
+    """Physical offset of each record; more may follow."""
     store_timestamps_ms: list[int]
 
     def add(self, topic: str, tail: bytes, phy_offset: int, store_timestamp_ms: int) -> None:
-        """Put a record behind the others."""
+        """Append a record."""
         self.topics.append(topic)
         self.tails.append(tail)
         self.phy_offsets.append(phy_offset)
@@ -216,27 +217,27 @@ class IndexFront(NamedTuple):
 
 
 class PlacedEntries(NamedTuple):
-    """The parts of an index file to write, in this order."""
+    """Parts of an index file to write, in the order of the fields."""
 
     entries: bytes
     positions: Sequence[int]
-    """Places of slots in the file: the order in which new entries first need them."""
+    """Positions of hash slots in the file, in the order in which new entries first use them."""
     heads: bytes
-    """New content of each, four bytes."""
+    """New content of each of these slots, four bytes."""
     new_slot_count: int
-    """Slots among them that no entry had used."""
+    """Number of these slots that were empty before."""
 
 
 class Checked(NamedTuple):
-    """A stretch of sound records."""
+    """Consecutive undamaged records."""
 
     end: int
-    """Index of the first that is not of the commonest form, or not sound."""
+    """Index of the first record that is damaged, or not of the commonest form."""
     newest_timestamp_ms: int
 
 
 class PulledUnits(NamedTuple):
-    """Entries of one queue that a pull wants, and its bounds."""
+    """Entries of one queue for a pull, and the pull's bounds."""
 
     units: memoryview
     topic: bytes
@@ -244,50 +245,51 @@ class PulledUnits(NamedTuple):
     offset: int
     """Offset of the first entry."""
     max_count: int
-    """Records at most."""
+    """Most records."""
     max_bytes: int
-    """Bound on bytes, for all but the first record."""
+    """Most bytes; the first record may exceed them."""
     disk_end: int
     disk_max_count: int
     disk_max_bytes: int
-    """Bounds of records that begin below `disk_end`, but for the first."""
+    """Bounds for records that begin below `disk_end`; the first record may exceed them."""
     tags_codes: frozenset[int] | None
-    """Codes that are wanted; None: all."""
+    """Wanted tagsCodes; None: all."""
 
 
 class Collected(NamedTuple):
-    """Sound records that entries lead to, as far as they are plain."""
+    """Undamaged plain records of queue entries, up to the first other one."""
 
     runs: list[tuple[int, int]]
-    """Index in the file, and size, of each run of records that follow each other in it."""
+    """(index in the file, size) of each run of adjacent records."""
     record_count: int
     unit_count: int
-    """Entries that have been looked at; the next one is not plain, if `is_full` is false and there is one."""
+    """Number of entries that were handled. If `is_full` is False, the record of the next entry is not plain."""
     size_bytes: int
     is_full: bool
-    """A bound is reached: no more is wanted."""
+    """True if a bound of the pull is reached."""
 
 
 class BatchKernel(Protocol):
-    """Port."""
+    """Port of the kernel of the data plane."""
 
     scans_in_bulk: bool
     """True if `scan` is faster than NumPy."""
 
     def sends(self, read: SendRead, rules: SendRules, context: SendContext) -> SendResults:
-        """Take the plain sends at the front of `read`. Changes nothing: who appends `records` says so to the queues."""
+        """Handle the plain sends at the front of each part of `read`. It changes nothing: the caller appends `records`
+        and updates the queues."""
         ...
 
     def signed(self, data: bytes, max_count: int, nonce: str, proven: str = "") -> list[SignedSend]:
-        """Find the signed sends at the front of what a connection has sent, `max_count` at most: whole frames with the
-        JSON header that clients write, JSON's only escapes being those of separators. Stop at the first other one.
+        """Find the signed sends at the front of a connection's bytes, `max_count` at most: complete frames with the
+        JSON header of RocketMQ's clients, in which only property separators are escaped. Stop at the first other frame.
         `nonce`: the random number of the connection; "": it has none, and no send may be in rmqha's own form. `proven`:
         the access key of the account that the connection has proved to be of, whose sends need no signature; ""
         if it has proved nothing."""
         ...
 
     def scan(self, block: LogBlock) -> Scanned:
-        """Find the plain records at the front of `block`: all lengths are checked, bodies are not."""
+        """Find the plain records at the front of `block`. All lengths are checked, CRCs of bodies are not."""
         ...
 
     def index_entries(self, records: KeyedRecords) -> bytes:
@@ -295,7 +297,7 @@ class BatchKernel(Protocol):
         ...
 
     def index_place(self, front: IndexFront, entries: bytes) -> PlacedEntries:
-        """Find the place of new entries, for which the file has room, behind those it has. Writes nothing."""
+        """Compute the places of new entries behind those of the file, which must have room. It writes nothing."""
         ...
 
     def put_words(self, memory: memoryview, positions: Sequence[int], words: bytes) -> None:
@@ -303,11 +305,11 @@ class BatchKernel(Protocol):
         ...
 
     def skip_sound(self, view: memoryview, at: int, phy_offset: int, newest_ms: int) -> Checked:
-        """Go past the records of the commonest form from index `at` on whose CRC holds; index 0 is at `phy_offset`. The
-        newest store timestamp is `newest_ms` or one of theirs."""
+        """Skip the records of the commonest form from index `at` on whose CRC is right; index 0 is at `phy_offset`. The
+        result has the newest store timestamp, `newest_ms` or a later one of theirs."""
         ...
 
     def collect(self, view: memoryview, start: int, pulled: PulledUnits) -> Collected:
-        """Find the records that the entries lead to in a file of the log, of which `view` shows what is written from
-        `start` on; the body of each is checked."""
+        """Find the records of queue entries in a file of the log and check the CRC of each body. `view`: the written
+        bytes of the file, from physical offset `start` on."""
         ...

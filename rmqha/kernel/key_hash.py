@@ -23,7 +23,7 @@ _SIGN = 0x80000000
 _POWER_COUNT = 256
 _POWERS = [pow(31, exponent, 1 << 32) for exponent in range(_POWER_COUNT)]
 _WEIGHTS = [tuple(reversed(_POWERS[:count])) for count in range(_POWER_COUNT)]
-"""By length: what each character of a text so long is multiplied with."""
+"""Factors of the characters, by length of the text."""
 _POWER_8, _WEIGHTS_8 = _POWERS[8], _WEIGHTS[8]
 """A producer's unique keys differ, within a minute, only in their last eight characters."""
 _PAIRS = {bytes((high, low)): high * 31 + low for high in b"0123456789ABCDEF" for low in b"0123456789ABCDEF"}
@@ -31,7 +31,7 @@ _PAIRS = {bytes((high, low)): high * 31 + low for high in b"0123456789ABCDEF" fo
 _COUNTER_BYTES = 4
 _POWER_2 = _POWERS[2]
 _MAX_MISSES = 4
-"""Records of a run that look like none before: keys that are no counter are not worth a closer look."""
+"""Records of a run that differ from the one before; after so many, the keys are no counter, and none is kept."""
 _CACHE_COUNT = 10_000
 
 _NAMES = tuple(name.encode() + b"\x01" for name in (PROPERTY_UNIQUE_KEY, PROPERTY_KEYS, PROPERTY_TAGS))
@@ -57,7 +57,7 @@ def _power(exponent: int) -> int:
 
 
 def property_value(properties: bytes, name: bytes, inside: bytes) -> bytes | None:
-    """A property's value, `find_property` written out: a repeated name keeps its last value."""
+    """Value of a property, as `find_property` finds it but faster; of a repeated name the last value."""
     at = properties.rfind(inside)
     if at >= 0:
         at += len(inside)
@@ -70,18 +70,18 @@ def property_value(properties: bytes, name: bytes, inside: bytes) -> bytes | Non
 
 
 class KeyHasher:
-    """Hashes of the keys of records, with what is common to many kept."""
+    """Hasher of the keys of records; it caches the hashes of common parts."""
 
     def __init__(self) -> None:
         self._topics: dict[str, tuple[int, int]] = {}
-        """Topic to the hashes of `topic#` and `topic#T#`."""
+        """Hashes of `topic#` and `topic#T#` by topic."""
         self._heads: dict[bytes, int] = {}
-        """All but the tail of a unique key to its hash."""
+        """Hash of a unique key without its last eight characters, by that text."""
         self._tags: dict[tuple[str, bytes], int] = {}
 
     def hashes(self, topic: str, properties: bytes) -> list[int]:
-        """Hashes of a record's keys in RocketMQ's order: UNIQ_KEY, each of KEYS, TAGS. Written out flat, for it runs
-        for every record."""
+        """Hashes of a record's keys in RocketMQ's order: UNIQ_KEY, each of KEYS, TAGS. It calls no functions for speed,
+        since it runs for every record."""
         prefixes = self._topics.get(topic)
         if prefixes is None:
             prefixes = self._topic(topic)
@@ -127,8 +127,8 @@ class KeyHasher:
         return found
 
     def run_hashes(self, topic: str, tails: Sequence[bytes]) -> Iterator[list[int]]:
-        """Hashes as `hashes` gives them, for records of one topic whose properties have their length in front. Where
-        properties differ from those before in nothing but their unique key's counter, only that is hashed."""
+        """Hashes, as from `hashes`, of records of one topic. `tails`: properties with their length in front. If a
+        record differs from the one before only in the counter of its unique key, only that is hashed."""
         front = back = b""
         size, base, misses = -1, 0, 0
         unpack = struct.Struct("").unpack

@@ -24,7 +24,7 @@ _head = struct.Struct(">iIIiiqqiq").unpack_from
 _unit = struct.Struct(">qiq").pack
 _int16, _int32, _int64 = (struct.Struct(form).unpack_from for form in (">H", ">i", ">q"))
 _TOPIC_FIELDS = {0xDAA320A7: 1, 0xDAA320AB: 2}
-"""Bytes of the topic's length, by the magic."""
+"""Number of bytes of the topic's length, by magic number."""
 _MIN_RECORD_BYTES = 91
 _V6_FLAGS = SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6
 _PLAIN_FLAGS = SYS_FLAG_COMPRESSED | SYS_FLAG_MULTI_TAGS | SYS_FLAG_COMPRESSION_MASK | _V6_FLAGS
@@ -33,7 +33,7 @@ _SCHEDULE_TOPIC, _TAGS = SCHEDULE_TOPIC.encode(), PROPERTY_TAGS.encode()
 
 
 def scan(block: LogBlock, tags_code: Callable[[bytes], int], make_entries: Callable[[KeyedRecords], bytes]) -> Scanned:
-    """Find the plain records at the front of `block`. `tags_code` is asked for TAGS that are ASCII, and some."""
+    """Find the plain records at the front of `block`. `tags_code` is called with ASCII TAGS that are not empty."""
     data, phy_offset, max_count, max_run_count, is_keyed = block
     found, keyed = Scanned([phy_offset], [], b"", []), KeyedRecords([], [], [], [])
     runs: dict[tuple[bytes, int], tuple[int, list[bytes]]] = {}

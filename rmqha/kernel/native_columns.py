@@ -1,6 +1,6 @@
 """Columns of records in native code (`native/src/columns.rs`): buffers in, buffers out, without Python's lock.
 
-It knows addresses only: who has the window and makes arrays of what comes is `rmqha.scan.native.columns`.
+This module only knows addresses; `rmqha.scan.native.columns` has the windows and makes arrays of the results.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ BUFFERS: Final = (
     *("body_offsets", "body", "topic_offsets", "topic", "key_offsets", "keys_offsets", "keys", "tags_offsets", "tags"),
     *("tag_bits", *NUMBERS),
 )
-"""Memory that `decode` fills. The offsets of texts are int32, with one more than there are texts; `key_offsets` says
-how many keys stand before those of each record."""
+"""Buffers that `decode` fills. The offsets of texts are int32, one more than there are texts; `key_offsets`: number of
+keys before those of each record."""
 _FULL: Final = -1
 
 
@@ -31,10 +31,10 @@ class ColumnCall(ctypes.Structure):
 
 
 class NativeColumns:
-    """The decoder of a library; any thread may use it."""
+    """Decoder of a native library. Thread-safe."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        """`library` is one that `NativeKernel` takes, loaded so that its calls let go of Python's lock."""
+        """`library`: one that `NativeKernel` accepts, loaded as CDLL, so that its calls release the GIL."""
         address, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64
         self._walk, self._bytes, self._decode = (
             library.rmqha_columns_walk,
@@ -49,25 +49,26 @@ class NativeColumns:
     def walk(
         self, window: tuple[int, int], base_offset: int, stop: int, max_bytes: int, starts: int, count: int
     ) -> tuple[int, int, int]:
-        """Follow the records of a window, `count` at most: how many begin at what stands in `starts` then, the index
-        behind the last one, and all flags that one of them has. None ends behind index `stop` or has more than
-        `max_bytes`."""
+        """Walk over the records of a window, `count` at most, and write their positions to `starts`. Returns their
+        number, the index behind the last one, and the union of their flags. No record ends behind index `stop` or has
+        more than `max_bytes`."""
         found = (ctypes.c_int64 * 2)()
         count = self._walk(*window, base_offset, stop, max_bytes, starts, count, ctypes.addressof(found))
         return count, found[0], found[1]
 
     def record_bytes(self, window: tuple[int, int], starts: int, count: int) -> int:
-        """Bytes of the records that begin there, together."""
+        """Total bytes of the records at the positions in `starts`."""
         return int(self._bytes(*window, starts, count))
 
     def call(self, columns: int, refused_flags: int, verifies_crc: bool) -> ColumnCall:
-        """A call for `decode`, which has no memory yet: parts that are wanted, flags of records that are not plain, and
-        True if the CRC of bodies counts."""
+        """Arguments of `decode`, without buffers yet. `columns`: bits of the wanted columns; `refused_flags`: flags of
+        records that are not plain; `verifies_crc`: True if the CRC of bodies is checked."""
         return ColumnCall(columns, refused_flags, verifies_crc)
 
     def decode(self, window: tuple[int, int], starts: int, count: int, call: ColumnCall) -> int | None:
-        """Fill the buffers of `call`, which knows their sizes, and then what was written: how many records are plain in
-        front of the first that is not. None if there is too little memory. `window` has address and bytes."""
+        """Decode records into the buffers of `call`, which has their sizes and then those of the results. Returns the
+        number of records in front of the first that is not plain; None if a buffer is too small. `window`: address and
+        size in bytes."""
         found = self._decode(*window, starts, count, ctypes.addressof(call))
         if found == _FULL:
             return None

@@ -1,8 +1,8 @@
 """The kernel in native code: a shared library with a C ABI (`native/src/border.rs`), called through ctypes.
 
-All memory is Python's and kept from call to call, no state is. Reads take two calls: the first finds the sends and
-their queues, the second makes records of them, with what `SendContext.slot` says of the queues. All steps here are per
-read or per queue but for the few lists of `SendResults`, per frame.
+All memory is allocated by Python and kept from call to call; the library has no state. A read takes two calls: the
+first finds the sends and their queues, the second makes records, with the results of `SendContext.slot`. All steps here
+are per read or per queue, except for the few lists of `SendResults`, which are per frame.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ _FOUND = struct.Struct("=QQQQ")
 _TOPIC = struct.Struct("=QQqQ")
 """Front of a `Queue`: where its topic is in the read, queue id, number of entries."""
 _SLOT = struct.Struct("=qqqQQ16x")
-"""The rest: 1 if it is known, magic, next offset, where its field is among all fields."""
+"""The rest of a `Queue`: 1 if it is known, magic number, next offset, place of its field among all fields."""
 _QUEUE_BYTES = _TOPIC.size + _SLOT.size
 _UNIT_BYTES, _WORD_BYTES = 20, 4
 _ROW_COUNT, _PART_COUNT, _BYTE_COUNT = 64, 8, 1 << 16
-"""Least memory: for the frames of a slice, and for the records of a usual read."""
+"""Least sizes of the memory: for the frames of a slice, and for the records of a usual read."""
 _KEPT_BYTES, _KEPT_COUNT = 1 << 20, 1 << 14
-"""A larger memory, for records or for lists of them, goes with the read that needed it."""
+"""Most memory that is kept, for records and for lists of them; a larger one is freed after the read that needed it."""
 _LEAST_FRAME_BYTES = 100
 _LEAST_RECORD_BYTES = 91
 _SIGNED = struct.Struct("=QqQQQQQQqQQ")
@@ -123,12 +123,13 @@ _Held = bytes | ctypes.Array[ctypes.c_char]
 
 
 def _held(view: memoryview) -> _Held:
-    """Bytes to give to the library, for as long as they are held; a copy where they may not be written."""
+    """Argument for the library with the bytes of `view`, valid while it is referenced; a copy if the view is
+    read-only."""
     return bytes(view) if view.readonly else _Bytes.from_buffer(view)
 
 
 class _Memory:
-    """Bytes at an address that stays."""
+    """Memory at a fixed address."""
 
     def __init__(self, size_bytes: int) -> None:
         words = (ctypes.c_int64 * (-(-size_bytes // 8)))()
@@ -140,12 +141,12 @@ _NOTHING: Final = _Memory(8)
 
 
 class NativeKernel:
-    """Implements BatchKernel. One thread uses it."""
+    """Kernel in native code, for one thread. Implements BatchKernel."""
 
     scans_in_bulk = True
 
     def __init__(self, library: ctypes.PyDLL) -> None:
-        """Raises AttributeError if `library` is none of a kernel, ValueError if it is of another version."""
+        """Raises AttributeError if `library` is no kernel, ValueError if it is of another version."""
         library.rmqha_kernel_abi.restype = ctypes.c_int64
         found = library.rmqha_kernel_abi()
         if found != ABI_VERSION:
@@ -212,7 +213,7 @@ class NativeKernel:
         self._call.entries = self._entries_made.address
 
     def _make_index(self, count: int) -> None:
-        """Memory for so many entries of the index, and for the places of as many records."""
+        """Allocate memory for `count` entries of the index, and for the places of as many records."""
         self._index_limit = count
         self._table_count = 1 << (2 * count).bit_length()
         self._index_entries, self._slots = _Memory(count * NEW_ENTRY.size), _Memory(2 * count * 8)
@@ -264,7 +265,7 @@ class NativeKernel:
         self._make_bytes(max(self._byte_limit * 2, data_bytes * 2, _BYTE_COUNT))
 
     def _entries_of(self, size_bytes: int) -> bytes:
-        """Entries of the index that a call has made, and the memory of usual calls for the next one."""
+        """Entries of the index that a call has made; a larger memory than usual is then freed."""
         entries = bytes(self._entries_made.view[:size_bytes])
         if self._byte_limit > _KEPT_BYTES:
             self._make_bytes(_BYTE_COUNT)
@@ -311,7 +312,7 @@ class NativeKernel:
         return self._numbers[start : start + count].tolist()
 
     def _runs(self, topics: list[str]) -> list[QueueRun]:
-        """The entries of each queue; its topic is one of `topics`."""
+        """Entries of each queue; `topics`: topic of each."""
         runs, queues, units, units_at = [], self._queues.view, self._units.view, 0
         for place, topic in enumerate(topics):
             queue_at = place * _QUEUE_BYTES
@@ -490,7 +491,8 @@ def _numbers(values: Sequence[int]) -> array[int]:
 
 
 def _address(numbers: array[int]) -> int:
-    """Valid as long as `numbers` is held and as long as it was; never 0, which no slice may begin at."""
+    """Address of the numbers, valid while `numbers` is referenced and not resized. It is never 0, which is no valid
+    address of a slice."""
     return numbers.buffer_info()[0] or _NOTHING.address
 
 
@@ -499,7 +501,7 @@ def _fault(code: int) -> RuntimeError:
 
 
 def _encoded(rules: SendRules) -> bytes:
-    """The rules as `native/src/rules.rs` reads them."""
+    """Rules encoded for `native/src/rules.rs`."""
     assert all(rules.special_texts), "no special text is empty, it would be in all properties"
     numbers = _NUMBERS.pack(rules.max_frame_bytes, rules.max_body_bytes, rules.max_properties_bytes, rules.store_port)
     texts = [rules.own_properties, rules.store_address, store_host(rules)]

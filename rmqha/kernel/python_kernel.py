@@ -1,6 +1,7 @@
-"""The kernel in Python: the reference, the fallback, and what the simulation runs.
+"""The kernel in Python: the reference, the fallback, and the kernel of the simulation.
 
-One pattern match a frame, one pack a record, one format an answer. Written out flat, for it is the cost of every send.
+There is one pattern match per frame, one pack per record, and one format operation per answer. Functions are long and
+call few others, because this is the cost of every send.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ _words = struct.Struct(">iI").unpack_from
 _unit = struct.Struct(">qiq").pack
 """Physical offset, size, tagsCode (formats.md §3)."""
 _HEADS = {(born, stored): struct.Struct(f">iIIiiqqiq{born}siq{stored}siiqi") for born in (4, 16) for stored in (4, 16)}
-"""By bytes of the two addresses: totalSize, magic, bodyCRC, queueId, flag, queueOffset, physicalOffset, sysFlag,
-bornTimestamp, bornHost, storeTimestamp, storeHost, reconsumeTimes, preparedTransactionOffset, bodyLength (formats.md
-§2)."""
+"""Fields of a record before its body, by the bytes of its two addresses: totalSize, magic, bodyCRC, queueId, flag,
+queueOffset, physicalOffset, sysFlag, bornTimestamp, bornHost, storeTimestamp, storeHost, reconsumeTimes,
+preparedTransactionOffset, bodyLength (formats.md §2)."""
 _PLAIN_FLAGS = SYS_FLAG_COMPRESSED | SYS_FLAG_MULTI_TAGS | SYS_FLAG_COMPRESSION_MASK
 _JSON, _ROCKETMQ = 0, 1
 _UNIQUE, _TAGS = (f"{name}\x01".encode() for name in (PROPERTY_UNIQUE_KEY, PROPERTY_TAGS))
@@ -87,7 +88,7 @@ class _Run:
 
 
 class _Batch:
-    """Records, answers and entries of some reads, as they grow: what `SendResults` has at the end."""
+    """Builder of `SendResults`: records, answers and entries of a read."""
 
     __slots__ = (
         "_answers",
@@ -137,7 +138,7 @@ class _Batch:
         """Begin a part: all that is added from now on belongs to it."""
         rules = self._rules
         self._born = part.born_address, part.born_port, self._stored_ms, rules.store_address, rules.store_port
-        """The part of each record from bornHost to storeHost."""
+        """Values of each record from bornHost to storeHost."""
         born_bytes, store_bytes = len(part.born_address), len(rules.store_address)
         head = _HEADS[born_bytes, store_bytes]
         self._pack, self._fixed_bytes = head.pack, head.size + _LENGTH_BYTES
@@ -146,7 +147,7 @@ class _Batch:
         self._answers: list[bytes] = []
 
     def end(self, at: int) -> None:
-        """All of the part's plain sends are added; the last of them ends at index `at`."""
+        """End a part: all of its plain sends are added, and the last of them ends at index `at`."""
         self.parts.append(PartResult(len(self._answers), at, b"".join(self._answers)))
 
     def add(self, send: Send, body: bytes, answer: Answer) -> bool:
@@ -208,7 +209,7 @@ class _Batch:
         return True
 
     def _end_frame(self, topic: str, first_end: int, tail_bytes: int, end_offset: int) -> None:
-        """All records of a frame are added; the first ends at `first_end`, with its tail."""
+        """End a frame: all of its records are added; the first ends at `first_end`, with its tail."""
         tail_end = first_end - self.bounds[0]
         self.topics.append(topic)
         self.tail_starts.append(tail_end - tail_bytes)
@@ -217,7 +218,8 @@ class _Batch:
         self._phy_offset = end_offset
 
     def _add_parts(self, run: _Run, body: bytes, sys_flag: int, born_ms: int, reconsumed: int) -> list[int]:
-        """Make a record of each message of a batch (formats.md §12.4); where they begin, none if it is not plain."""
+        """Make a record of each message of a batch (formats.md §12.4); returns their physical offsets, [] if the batch
+        is not plain."""
         parts = _parts(body, self._rules.max_properties_bytes)
         slot, phy_offset = run.slot, self._phy_offset
         fixed_bytes = self._fixed_bytes + len(slot.field) - _LEAST_PART_BYTES
@@ -265,7 +267,7 @@ class _Batch:
         return run
 
     def taken(self) -> SendResults:
-        """All of it."""
+        """Results of all parts that were added."""
         runs = [
             QueueRun(run.slot.topic, run.queue_id, run.slot.next_offset, len(run.units), b"".join(run.units))
             for run in self._runs.values()
@@ -287,13 +289,13 @@ class _Batch:
 
 
 class _Prepared(NamedTuple):
-    """Forms of what rules say."""
+    """Templates and patterns made from rules."""
 
     rules: SendRules
     json: Answer
     rocketmq: Answer
     find_special: Find
-    """Finds a special text; all at once is five times as fast as one after the other."""
+    """Function that finds a special text; one search for all is five times as fast as one for each."""
 
 
 def _prepared(rules: SendRules) -> _Prepared:
@@ -303,7 +305,7 @@ def _prepared(rules: SendRules) -> _Prepared:
 
 
 def _take(data: bytes, part: SendPart, batch: _Batch, prepared: _Prepared) -> int:
-    """Add a part's plain sends; the index behind the last one."""
+    """Add a part's plain sends to the batch; returns the index behind the last one."""
     rules, json, rocketmq, _ = prepared
     at, end, max_count, max_frame_bytes = part.start, part.end, part.max_count, rules.max_frame_bytes
     add, count = batch.add, 0
@@ -328,14 +330,14 @@ def _take(data: bytes, part: SendPart, batch: _Batch, prepared: _Prepared) -> in
 
 
 class PythonKernel(PythonIndexKernel):
-    """Implements BatchKernel."""
+    """Kernel in Python. Implements BatchKernel."""
 
     scans_in_bulk = False
 
     def __init__(self) -> None:
         super().__init__()
         self._prepared: _Prepared | None = None
-        """Forms of the rules that were given last: to look them up by value would cost as much as a frame."""
+        """Templates of the last rules: to find them by the rules' value would cost as much as a frame."""
 
     def sends(self, read: SendRead, rules: SendRules, context: SendContext) -> SendResults:
         """Take the plain sends at the front of each part of `read`."""
@@ -366,11 +368,11 @@ class PythonKernel(PythonIndexKernel):
 
 
 _Part = tuple[int, int, int, int, bytes | None]
-"""A message in a batch: where its body starts and ends, where it ends, flag, TAGS."""
+"""A message in a batch: start and end of its body, end of the message, flag, TAGS."""
 
 
 def _parts(body: bytes, max_properties_bytes: int) -> list[_Part]:
-    """The messages of a batch; none if it is not plain."""
+    """Messages of a batch; [] if it is not plain."""
     parts: list[_Part] = []
     at, end = 0, len(body)
     while at < end:

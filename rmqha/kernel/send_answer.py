@@ -1,4 +1,5 @@
-"""The answers to plain sends, as `rmqha.wire` would encode them: literals of the configuration, few values between."""
+"""The answers to plain sends, as `rmqha.wire` would encode them: literals by the configuration, and few values between
+them."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from rmqha.wire.json_header import encode_json_header
 from rmqha.wire.rocketmq_header import encode_rocketmq_header
 
 Answer = Callable[[int, bytes, bytes, int, bytes], bytes]
-"""A frame that says SUCCESS, of: opaque, message ids, queue id, first queue offset, unique key."""
+"""Function that makes a response frame (SUCCESS) of: opaque, message ids, queue id, first queue offset, unique key."""
 _WORDS = struct.Struct(">iI")
 _HOLE = "@hole@"
 _OPAQUE = 1_234_567_890
@@ -27,13 +28,13 @@ def json_literals(rules: SendRules) -> list[bytes]:
     fields["transactionId"] = _HOLE
     command = Command(ResponseCode.SUCCESS, fields, flag=FLAG_RESPONSE, opaque=_OPAQUE)
     *parts, rest = encode_json_header(command).decode().split(_HOLE, 3)
-    before, rest = rest.rsplit(_HOLE, 1)  # what stands between is the broker's own
+    before, rest = rest.rsplit(_HOLE, 1)  # the fields between are the broker's own
     parts += before, *rest.rsplit(str(_OPAQUE), 1)
     return [part.encode() for part in parts]
 
 
 def json_answer(rules: SendRules) -> Answer:
-    """Builder of the answers to plain sends with a JSON header."""
+    """Make the function for answers to requests with a JSON header."""
     forms = (b"%b", b"%b", b"%d", b"%b", b"%d", b"")
     literals = [literal.replace(b"%", b"%%") for literal in json_literals(rules)]
     template = b"".join(literal + form for literal, form in zip(literals, forms, strict=True))
@@ -65,7 +66,7 @@ def rocketmq_literals(rules: SendRules) -> list[bytes]:
 
 
 def rocketmq_answer(rules: SendRules) -> Answer:
-    """Builder of the answers to plain sends with a ROCKETMQ header."""
+    """Make the function for answers to requests with a ROCKETMQ header."""
     head, middle, ids_name, queue_name, offset_name, own, key_name = rocketmq_literals(rules)
     template = b"%b%b%b%b%b%b%b%b%b%c%b%b%c%b%b%b"
     int32 = struct.Struct(">i").pack

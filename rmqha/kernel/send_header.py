@@ -1,7 +1,7 @@
 """The headers of plain sends in both codecs (formats.md §12.1, §12.2): patterns over a frame, no object for a field.
 
-A pattern is narrower than the codec: fields in the order of RocketMQ's clients, ASCII, numbers that fit. What it finds
-is what `rmqha.wire` would find; what it does not find is not plain.
+A pattern accepts less than the codec: fields in the order of RocketMQ's clients, ASCII, numbers that fit. For a header
+that it matches, its groups are the values that `rmqha.wire` would decode; any other header is not plain.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 
 _TEXT = rb"[ !#-\[\]-~]*"
-"""Neither quotation marks nor backslashes: the same in both codecs."""
+"""Text without quotation marks and backslashes, which is the same in both codecs."""
 _TOPIC = rb"[%|a-zA-Z0-9_-]+"
 _INT = rb"-?[0-9]{1,9}"
 _COUNT = rb"[0-9]{1,9}"
@@ -20,7 +20,7 @@ _JSON_PROPERTIES = rb"[ !#-~]*"
 _PROPERTIES = rb"[\x01\x02 -~]*"
 
 _JSON_SIGNED = rb'(?:,"(?:AccessKey|Signature|SignatureForm|SignatureCount)":"' + _TEXT + rb'"){0,4}'
-"""The signature: who looks at it has done so."""
+"""Fields of the signature, which was checked before."""
 
 JSON_END = rb',"opaque":(' + _OPAQUE + rb'),"serializeTypeCurrentRPC":"JSON","version":((?:0|[1-9][0-9]{0,8}))\}'
 """The end of a JSON header. Groups: opaque, version."""
@@ -36,7 +36,7 @@ JSON_SEND = re.compile(
 
 
 def _field(name: bytes, value: bytes) -> bytes:
-    """Length and value are groups; a value below 256 bytes."""
+    """Pattern of a field with a value below 256 bytes. Groups: length, value."""
     return rb"\x00\x01" + name + rb"\x00\x00\x00([\x00-\xff])(" + value + rb")"
 
 
@@ -86,7 +86,7 @@ def json_send(data: bytes, start: int, end: int) -> Send | None:
 
 
 def rocketmq_send(data: bytes, start: int, end: int) -> Send | None:
-    """The send, as `json_send` gives it."""
+    """The send, as from `json_send`, whose ROCKETMQ header is at [start, end)."""
     match = ROCKETMQ_SEND.fullmatch(data, start, end)
     if match is None:
         return None

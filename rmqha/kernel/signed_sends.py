@@ -1,5 +1,5 @@
-"""Signed sends in front of what a connection has sent: what has to be known to look at their signatures. What a
-signature is of `rmqha.wire.auth` says; this only finds it.
+"""Signed sends at the front of a connection's bytes, with all that is needed to check their signatures.
+`rmqha.wire.auth` says which bytes a signature covers.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _command(data: bytes, start: int, end: int) -> Command | None:
 
 
 def _are_names(*names: str) -> bool:
-    """A separator is escaped in the header, and in no name."""
+    """True if all names are there and contain no separator (which is escaped in the header)."""
     return all(names) and not any(text < " " for name in names for text in name)
 
 

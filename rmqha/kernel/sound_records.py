@@ -1,5 +1,5 @@
-"""Records whose CRC holds, in Python: the reference of `skip_sound` and `collect`. What is of a rarer form is the
-store's."""
+"""Records with a right CRC, in Python: the reference of `skip_sound` and `collect`. The store checks records of rarer
+forms."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ SECTOR_BYTES = 512
 CRC_PROPERTY_BYTES = len(PROPERTY_CRC32) + 12
 """Bytes of the property that may end a record: name, separators and ten digits."""
 UNDERSCORE = PROPERTY_CRC32.encode()[0]
-"""Character of which, of the two at the beginning of __CRC32# one is left if a bit has flipped."""
+"""First character of __CRC32#, which begins with two of them: after one flipped bit one of them is still there."""
 _V6 = SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6
 _PREFILL_SIZE = 0x7FFFFFFF
-"""Size in the entry of a message that was never there."""
+"""Size in a queue entry without a message, which pre-fills a new file."""
 _PLAIN = struct.Struct(">iIi16xqi16xq20xi")
 """totalSize, magic, bodyCRC, physicalOffset, sysFlag, storeTimestamp, bodyLength of a record with two IPv4 hosts."""
 _PLAIN_BODY_AT = 88
@@ -33,8 +33,8 @@ _UNIT = struct.Struct(">qiq")
 
 
 def skip_sound(buffer: memoryview, at: int, phy_offset: int, newest_ms: int) -> Checked:
-    """Go past the records of the commonest form that `verify` would find sound, at a third of its cost: the index of
-    the first one that is another or is not sound, and the newest store timestamp, `newest_ms` or one of theirs.
+    """Skip the records of the commonest form that `verify` would find undamaged, at a third of its cost. Returns the
+    index of the first other one, and the newest store timestamp, `newest_ms` or a later one of theirs.
 
     `phy_offset` is the position in the log of index 0. The form: version 1, IPv4 hosts, topic and properties in at
     most two sectors, no property __CRC32#."""
@@ -78,8 +78,8 @@ def skip_sound(buffer: memoryview, at: int, phy_offset: int, newest_ms: int) -> 
 def parts_of(
     record: memoryview, phy_offset: int, size_bytes: int, topic: bytes, queue_id: int, queue_offset: int
 ) -> tuple[int, int, int, int] | None:
-    """(start of the body, end of it, bytes of the properties, CRC of the body) of the bytes that an entry of a queue
-    leads to, if all of it fits together and is that record; None if not. -1 as `queue_offset` takes any."""
+    """(start of the body, its end, bytes of the properties, CRC of the body) of the record of a queue entry; None if
+    the bytes are not that record, or its lengths contradict each other. `queue_offset` −1: any."""
     if len(record) != size_bytes or size_bytes < MIN_RECORD_BYTES:
         return None
     size, magic, crc, found_id, found_offset, position, sys_flag, body_size = _READ.unpack_from(record)
@@ -110,7 +110,7 @@ def parts_of(
 
 
 def collect(view: memoryview, start: int, pulled: PulledUnits) -> Collected:
-    """Find the sound records that entries lead to, none with what may be a checksum of its own."""
+    """Find the undamaged records of queue entries, up to the first that may have a property __CRC32#."""
     units, topic, queue_id, offset, max_count, max_bytes, disk_end, disk_max_count, disk_max_bytes, codes = pulled
     runs: list[tuple[int, int]] = []
     end, total, count, mark, record_count, run_end = len(view), 0, 0, UNDERSCORE, 0, -1
