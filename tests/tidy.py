@@ -34,16 +34,22 @@ RETIRED_WORDS = {
     "buried": "pending deletion",
     "bury": "unlink",
     "complain": "print an error, require",
+    "crowd": "open connections",
     "deed": "action",
+    "farewell": "close_notify",
     "grave": "pending unlink",
     "hurry": "prioritize",
+    "keeper": "manager",
     "lineage": "table changes",
     "look": "check, inspect, ask or read",
     "looked": "checked, scanned, asked",
     "looking": "checking, options",
     "obey": "execute",
+    "newcomer": "unverified session",
     "patience": "timeout",
     "reput": "dispatch",
+    "sheet": "scrape, page",
+    "spoke": "wrote",
     "standing": "readiness, serving state",
     "stranger": "non-member, foreign file, unproven peer",
     "visitor": "pending connection",
@@ -298,6 +304,12 @@ _SUBJECTLESS = re.compile(
     r"It|Its|They|Nobody|Somebody|Everybody|Else|Also|Told|From now on)\b"
 )
 """Beginnings of a first line that names no subject: the reader must guess what the rest is said of."""
+_CIRCUMSTANCE = re.compile(
+    r"(After|Against|Among|At|Because|Before|Behind|Below|Beside|Between|Beyond|By|During|Either|For|From|Here|If|In|"
+    r"Instead|Into|Neither|Never|Not|On|Once|Only if|Over|Per|Same|Since|Then|There|Through|To|Under|Unless|Until|"
+    r"While|With|Within|Without)\b"
+)
+"""Beginnings of a first line that say when or where before they say what the thing is."""
 _ASKING = re.compile(r"(Is|Are|Was|Were|Has|Have|Does|Do|Did|Can|May|Must|Should|Will|Would)\b[^.]*\?")
 """A first sentence that asks: say when the answer is True."""
 
@@ -376,6 +388,20 @@ def identifiers(tree: ast.Module) -> Iterator[str]:
                 yield name.rpartition(".")[2]
             case _:
                 pass
+
+
+def docstrings_beginning_with_circumstance(tree: ast.Module) -> Iterator[Finding]:
+    """First lines whose first word is a preposition or a conjunction; the thing itself comes first."""
+    for text in docstrings(tree):
+        found = _CIRCUMSTANCE.match(str(text.value).strip().removeprefix("Own. "))
+        if found:
+            yield Finding(text.lineno, f"a docstring begins with {found[0]!r}; say first what the thing is")
+
+
+def public_classes_without_docstring(tree: ast.Module) -> Iterator[Finding]:
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and ast.get_docstring(node) is None:
+            yield Finding(node.lineno, f"{node.name} has no docstring")
 
 
 def public_functions_without_docstring(tree: ast.Module) -> Iterator[Finding]:

@@ -94,7 +94,7 @@ class Leadership:
         self._busy: dict[str, deque[PendingRequest]] = {}
         """Groups with an election or a proposal under way, and the requests that wait for its end."""
         self._waited_in: dict[int, dict[str, None]] = {}
-        """By session: the groups in which a request of the session waits or has waited."""
+        """Groups in which a request of a session waits or has waited, by session id."""
         self._suspect_probes: dict[int, BrokerKey] = {}
         self._probes = Probes(emit, probe_ids)
         self._elections = Elections(

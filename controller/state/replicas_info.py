@@ -80,15 +80,15 @@ class BrokerGroup:
     """Number of older groups; the same on every member."""
     next_broker_id: BrokerId = FIRST_BROKER_ID
     replicas: dict[BrokerId, ReplicaInfo] = field(default_factory=dict)
-    """By id, ascending."""
+    """Replicas by id, ascending."""
     total_replicas: int = 0
-    """0 until a replica has declared it."""
+    """The declared count of replicas; 0 until a replica has declared it."""
     next_total_replicas: int = 0
     """New totalReplicas during a change; else 0."""
     master_id: BrokerId | None = None
     master_epoch: Epoch = NO_EPOCH
     sync_state_set: tuple[BrokerId, ...] = ()
-    """In the order of joining."""
+    """Ids of the confirmed replicas, in the order in which they joined."""
     sync_state_set_epoch: int = 0
     eligible: tuple[BrokerId, ...] = ()
     """Replicas outside the set that surely hold every acknowledged message (ruling 9)."""
