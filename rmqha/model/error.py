@@ -53,7 +53,7 @@ class DamagedError(StoreError):
 
 
 class NoRoomError(StoreError):
-    pass
+    """No room for a file on the disk or under a limit; nothing has been changed."""
 
 
 class BrokenInvariantError(RmqhaError):
