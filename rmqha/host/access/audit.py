@@ -139,6 +139,7 @@ _LISTS: dict[int, tuple[str, str, str]] = {
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: ("group", "groupConfigList", "groupName"),
 }
 """Requests with several subjects: their kind, the list in the body, and the member that has the name."""
+_GRANTS = frozenset({RequestCode.AUTH_CREATE_ACL, RequestCode.AUTH_UPDATE_ACL})
 _SHORT_NAMES = frozenset(
     {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
 )
