@@ -8,7 +8,7 @@ from rmqha.broker.tables.clients import MAX_SUBSCRIPTIONS_BYTES
 from rmqha.cli.diagnosis.checks.node_under_test import NodeUnderTest
 from rmqha.host.limits.control_group import ResourceLimits, resource_limits
 from rmqha.host.net.slow_readers import MAX_UNREAD_BYTES
-from rmqha.host.net.unverified_sessions import MAX_HALF_BYTES
+from rmqha.host.net.unverified_sessions import MAX_PARTIAL_BYTES
 from rmqha.ops.finding import Finding, ok, warn
 from rmqha.store.config import StoreConfig
 
@@ -40,7 +40,7 @@ def check_limits(node_under_test: NodeUnderTest, limits: ResourceLimits | None =
 
 def needed_bytes(node_under_test: NodeUnderTest) -> int:
     """Private memory that the node may take: what an idle one has, and what its connections may keep waiting."""
-    config, needed = node_under_test.broker, IDLE_BYTES + MAX_HALF_BYTES + MAX_UNREAD_BYTES
+    config, needed = node_under_test.broker, IDLE_BYTES + MAX_PARTIAL_BYTES + MAX_UNREAD_BYTES
     if config is None:
         return needed
     pool = StoreConfig(
