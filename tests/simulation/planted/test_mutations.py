@@ -508,6 +508,13 @@ def test_a_bug_that_no_run_finds_fails_its_own_test(name: str) -> None:
     assert _codes(DIRECTED[name].partition("::")[0])[name] == pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.mark.parametrize("name", sorted(MUTATIONS | UNSEEN))
+def test_each_bug_can_still_be_planted(name: str) -> None:
+    """A change of the product that moves the text of an edit shows here, before the runs of `make sim`."""
+    with planted(name):
+        pass
+
+
 def test_every_entry_names_a_mutation_and_stands_in_the_docs() -> None:
     assert set(FOUND_BY) == set(MUTATIONS)
     assert set(DIRECTED) == set(UNSEEN)
