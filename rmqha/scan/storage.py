@@ -22,6 +22,8 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 
 
 class StorageFile(Protocol):
+    """Port: an open file of a storage."""
+
     def seek(self, position: int, /) -> int:
         """Go to `position` (bytes)."""
 
@@ -55,6 +57,8 @@ class Storage(Protocol):
 
 
 class LocalStorage:
+    """Files of this machine. Implements `Storage`."""
+
     def entries(self, path: str) -> list[tuple[str, int | None]] | None:
         """Entries of a local directory."""
         if not Path(path).is_dir():

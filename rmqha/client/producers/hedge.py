@@ -27,12 +27,16 @@ ASK_TIMEOUT_MS = 5_000
 
 
 class Routes(Protocol):
+    """Port to the routes of a producer; `ClientRoutes` implements it."""
+
     async def refresh(self, topic: str) -> TopicRoute:
         """Ask a name server now. Raises RmqhaError."""
         ...
 
 
 class BrokerCaller(Protocol):
+    """Port to a producer's connections, by which the hedge asks brokers; `RemotingClient` implements it."""
+
     async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
         """Answer of the broker at `address`. Raises UnreachableError."""
         ...
