@@ -150,7 +150,7 @@ _NAMES = {int(code): code.name for code in RequestCode}
 
 
 class AuditEntry(NamedTuple):
-    """Entry of the log. Two entries are equal if all but the time and the peer's port are."""
+    """Entry of the log. Entries that differ only in the time and the peer's port are written as one line."""
 
     at_ms: int
     peer: str

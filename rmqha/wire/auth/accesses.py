@@ -25,8 +25,8 @@ PUB, SUB, GET = frozenset({A.PUB}), frozenset({A.SUB}), frozenset({A.GET})
 CREATE, UPDATE, DELETE = frozenset({A.CREATE}), frozenset({A.UPDATE}), frozenset({A.DELETE})
 LISTS = GET | {A.LIST}
 OWN_CODES = 52_000
-"""First of rmqha's own request codes. They need a super user also without authorizationEnabled: they are for
-replicas."""
+"""First of rmqha's own request codes. Those in no table need a super user also without authorizationEnabled: they are
+for replicas."""
 ALL_NAMES = "*"
 """Name that stands for all topics, or all groups: only an entry on all names covers it."""
 
