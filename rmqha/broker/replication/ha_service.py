@@ -30,7 +30,7 @@ from rmqha.model.error import UnreachableError
 from rmqha.model.identity import host_of
 from rmqha.model.offset import PhyOffset
 from rmqha.port import Tracer
-from rmqha.wire import legacy_ha as plain_ha
+from rmqha.wire import legacy_ha
 from rmqha.wire.ha_stream import HaState
 
 READ_BYTES = 1024 * 1024
@@ -290,7 +290,7 @@ class HaService:
     async def _handshake(self, stream: trio.SocketStream, peer: str) -> AcceptedConnection | None:
         """Stream and first bytes of a handshake; None for other peers."""
         host = host_of(peer)
-        size_bytes = plain_ha.REPORT_BYTES if self._plain else HANDSHAKE_BYTES
+        size_bytes = legacy_ha.REPORT_BYTES if self._plain else HANDSHAKE_BYTES
         accepted, data = None, b""
         try:
             with self._handshakes.enter(host, FIRST_REPORT_TIMEOUT_MS if self._plain else HANDSHAKE_TIMEOUT_MS):
@@ -313,7 +313,7 @@ class HaService:
         if accepted is None or len(data) < size_bytes:
             return None
         is_handshake = (
-            plain_ha.is_report(data) if self._plain else struct.unpack_from(">i", data)[0] == HaState.HANDSHAKE
+            legacy_ha.is_report(data) if self._plain else struct.unpack_from(">i", data)[0] == HaState.HANDSHAKE
         )
         return accepted._replace(first=data) if is_handshake else None
 
