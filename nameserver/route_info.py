@@ -492,6 +492,7 @@ class RouteTable:
             (heir, displaced)
             for heir, displaced in group.displaced.items()
             if displaced.by == address and heir in group.rivals and heir not in group.live
+            if group.addresses.get(displaced.broker_id, address) == address
             if displaced.broker_id != MASTER_ID or displaced.live.version.state_version >= elected
         ]
         return max(found, key=lambda item: item[1].live.updated_at_ms, default=None)

@@ -175,6 +175,11 @@ def test_no_dead_rival_gets_the_route() -> None:
     story.table.elected("g", C, 5)
     story.table.unregister("g", B)
     assert story.addresses() == {}, "the controllers have elected another since"
+    story = Story()
+    for address, broker_id in ((A, 0), (B, 0), (B, 1), (C, 0)):
+        story.register(address, broker_id, 0)
+        story.table.heartbeat(story.now_ms, "g", A)
+    assert story.table.unregister("g", B) and story.addresses() == {0: C}, "another has the id by now"
 
 
 def test_who_was_displaced_and_has_another_id_since_is_nobodys_rival() -> None:
