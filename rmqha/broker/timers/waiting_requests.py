@@ -42,13 +42,14 @@ class WaitingRequests:
 
     def _open_transactions(self, channel: Channel, command: Command) -> Work:
         _require_version(command)
-        found = OpenCounts()
-        yield from self._transactions.count_open(command.ext.get("topic") or None, found)
+        found, topic = OpenCounts(), command.ext.get("topic") or None
+        yield from self._transactions.count_open(topic, found)
+        unread = found.waiting - found.read
         rows = sorted(found.rows.items(), key=lambda item: (-item[1].count, item[0]))
         return self._reply(
             command,
-            waiting=found.waiting,
-            unread=found.waiting - found.read,
+            waiting=found.waiting if topic is None else unread + sum(row.count for _, row in rows),
+            unread=unread,
             rowCount=len(rows),
             rows=[
                 [
