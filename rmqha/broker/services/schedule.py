@@ -41,6 +41,8 @@ MAX_DELIVERY_COUNT = 64
 MAX_COUNTED = 20_000
 """Messages that one count of what waits reads."""
 COUNTED_SLICE = 64
+MAX_COUNTED_BYTES = 256 * 1024
+"""Bytes of records after which a step of such a count ends."""
 _CRC32 = PROPERTY_CRC32.encode() + b"\x01"
 
 
@@ -230,6 +232,7 @@ class ScheduleService:
                 units = self._log.units(SCHEDULE_TOPIC, level - 1, offset, min(COUNTED_SLICE, high - offset))
                 if not units:
                     break  # retention has removed it, or a cut
+                size_bytes = 0
                 for unit in units[: MAX_COUNTED - found.read]:
                     found.read += 1
                     name = self._waiting_topic(level, offset, unit)
@@ -237,6 +240,9 @@ class ScheduleService:
                     if not topics or name in topics:
                         count, first_at_ms = found.rows.get(name, (0, unit[2]))
                         found.rows[name] = count + 1, min(first_at_ms, unit[2])
+                    size_bytes += unit[1]
+                    if size_bytes > MAX_COUNTED_BYTES:
+                        break
                 yield
 
     def _waiting_topic(self, level: int, offset: int, unit: Unit) -> str:

@@ -121,6 +121,16 @@ def test_more_delayed_messages_than_are_read_are_counted(broker: Broker, monkeyp
     assert (found["waiting"], found["unread"], found["rows"][0][1]) == (5, 2, 3)
 
 
+def test_a_step_of_the_count_ends_after_some_bytes(broker: Broker) -> None:
+    """The CRC of each body is checked: 64 of 4 MB stopped all connections for a tenth of a second."""
+    for _ in range(5):
+        assert broker.ask(delayed(4, bytes(80_000))).code == 0
+    broker.run()
+    found = schedule.DelayedCounts()
+    assert sum(1 for _ in broker.core.schedule.count_waiting(frozenset(), found)) == 2
+    assert (found.waiting, found.read, found.rows["T"][0]) == (5, 5, 5)
+
+
 @pytest.mark.parametrize("code", [TRANSACTIONS, DELAYED])
 def test_another_version_is_refused(broker: Broker, code: RequestCode) -> None:
     assert broker.ask(Command(code, {"version": "2"})).code == ResponseCode.SYSTEM_ERROR
