@@ -30,6 +30,8 @@ OPERATOR_CODES = frozenset(
         RequestCode.RMQHA_GET_REPLICA_STATE,
         RequestCode.RMQHA_GET_CONTROLLER_STATE,
         RequestCode.RMQHA_GET_NAMESRV_STATE,
+        RequestCode.RMQHA_GET_SECURITY_STATE,
+        RequestCode.RMQHA_GET_QUORUM,
     }
 )
 """Requests of `config set` and `health`: without accounts nothing else tells an operator from a client."""

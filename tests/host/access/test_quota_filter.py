@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -11,7 +13,7 @@ from typing import cast
 import trio
 
 from rmqha.host.access.accounts import AccessFile
-from rmqha.host.access.quota_filter import QuotaFilter
+from rmqha.host.access.quota_filter import OPERATOR_CODES, QuotaFilter
 from rmqha.host.clock import HostClock
 from rmqha.host.net.remoting import RemotingClient, serve
 from rmqha.host.net.session import Session
@@ -19,6 +21,8 @@ from rmqha.host.net.statistics import Statistics
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.principal import Principal
 from rmqha.model.quota import Limit, QuotaLimits, Quotas
+from rmqha.ops import asking as states
+from rmqha.ops import survey
 from rmqha.wire.command import FLAG_ONEWAY, Command
 from tests.broker.support import FakeChannel
 from tests.host.access.test_security import Echo
@@ -135,3 +139,11 @@ async def test_a_quota_that_is_too_low_locks_no_operator_out() -> None:
     gate.received(session, [Command(RequestCode.GET_BROKER_CONFIG, {}) for _ in range(100)])
     assert len(service.commands) <= 25, "a flood of them is bounded too"
     assert all(sent.code == ResponseCode.SYSTEM_BUSY for sent in channel.take())
+
+
+def test_all_that_health_asks_of_our_servers_is_served_beyond_a_quota() -> None:
+    """Or a controller that refuses one question of it is called one that refuses to answer."""
+    told = inspect.getsource(survey) + inspect.getsource(states)
+    of_apaches = {RequestCode.CONTROLLER_GET_METADATA_INFO, RequestCode.CONTROLLER_GET_SYNC_STATE_DATA}
+    asked = {RequestCode[name] for name in re.findall(r"RequestCode\.([A-Z_]+)", told)} - of_apaches
+    assert RequestCode.RMQHA_GET_QUORUM in asked and asked <= OPERATOR_CODES
