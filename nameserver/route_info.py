@@ -107,6 +107,8 @@ MAX_BROKER_COUNT = 5_000
 MAX_ADDRESS_COUNT = 64
 """Bound on the brokers of one group."""
 MAX_REFUSED_COUNT = 64
+MAX_NAME_CHARS, MAX_REASON_CHARS = 255, 1024
+"""Characters of what is remembered of a broker that is not accepted."""
 CONTEST_MS = 40_000
 """Longer than brokers without heartbeats register apart (registerNameServerPeriod)."""
 MAX_INTERNED_COUNT = 1024
@@ -218,12 +220,13 @@ class RouteTable:
     ) -> Generator[None, None, RegistrationOutcome]:
         """Register a broker, its topics in steps: they are complete after the last step."""
         group = self._groups.get(request.broker_name)
+        address = request.address[:MAX_NAME_CHARS]
         if refusal := self._refusal(group, request):
-            if len(self._refused) >= MAX_REFUSED_COUNT and request.address not in self._refused:
+            if len(self._refused) >= MAX_REFUSED_COUNT and address not in self._refused:
                 del self._refused[next(iter(self._refused))]
-            self._refused[request.address] = (request.broker_name, refusal, now_ms)
+            self._refused[address] = (request.broker_name[:MAX_NAME_CHARS], refusal[:MAX_REASON_CHARS], now_ms)
             return RegistrationOutcome(refusal=refusal)
-        self._refused.pop(request.address, None)
+        self._refused.pop(address, None)
         group = group or _Group(request.cluster_name)
         if self._is_stale(group, session_id, request):
             return RegistrationOutcome(*self._master_of(group, request.address), ignored=True)
