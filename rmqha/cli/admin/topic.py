@@ -71,7 +71,7 @@ def _list(every: bool, namesrv: str, output: str) -> None:
         click.echo(printable(name, lines=False))
     if not names:
         hint = "the first send makes one, or rmqha topic create; --all shows the servers' own"
-        click.echo(f"rmqha: there is no topic yet: {hint}", err=True)
+        click.echo(f"rmqha: there is no topic yet, or none that you may use: {hint}", err=True)
 
 
 @topic.command("describe", epilog="Example: rmqha topic describe orders")

@@ -20,4 +20,4 @@ def test_no_topic_is_a_sentence_and_no_topic_to_a_script(
     monkeypatch.setattr(topic, "ask_admin", lambda namesrv, question: names)
     result: Any = CliRunner().invoke(topic.topic, ["ls", "--namesrv", "127.0.0.1:1", *arguments])
     assert (result.exit_code, result.stdout) == (0, out)
-    assert ("there is no topic yet" in result.stderr) is said
+    assert ("there is no topic yet, or none that you may use" in result.stderr) is said
