@@ -246,3 +246,16 @@ async def test_a_group_that_does_not_tell_its_timers_is_named(answer: tuple[int,
         site.brokers[0].replies[Code.RMQHA_GET_TIMERS] = answer
         found = json.loads((await site.get("/ask?of=timers"))[2])
         assert found["waiting"] == 0 and len(found["silent"]) == 1 and "broker-a" in found["silent"][0]
+
+
+async def test_transactions_without_an_end_are_told_by_producer_group_and_topic() -> None:
+    async with page() as site:
+        rows = [["<b>", TOPIC, 3, 1_000, 2, 0], ["pay", TOPIC, 1, 9_000, 0, 1]]
+        told = {"version": 1, "nowMs": 10_000, "waiting": 6, "unread": 2, "rowCount": 2, "rows": rows}
+        site.brokers[0].replies[Code.RMQHA_GET_TRANSACTIONS] = (0, {}, json.dumps(told).encode())
+        found = json.loads((await site.get("/ask?of=transactions"))[2])
+        assert [tuple(row.values()) for row in found["rows"]] == [
+            ("broker-a", "<b>", TOPIC, 3, 9_000, 2, 0),
+            ("broker-a", "pay", TOPIC, 1, 1_000, 0, 1),
+        ]
+        assert found["others"] == [{"brokerName": "broker-a", "open": 2}] and found["silent"] == []
