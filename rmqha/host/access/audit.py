@@ -18,9 +18,11 @@ from typing import Any, NamedTuple
 
 from rmqha.host.clock import HostClock
 from rmqha.host.tracer import AUDIT_FILE, ErrorStream, RotatingLogFile, stamp
+from rmqha.model.authorization import policy
+from rmqha.model.authorization.policy import PolicyEntry
 from rmqha.model.code import RequestCode
 from rmqha.model.config.servers import ServerConfig
-from rmqha.model.error import UsageError
+from rmqha.model.error import ConfigError, UsageError
 from rmqha.port import Clock, Tracer
 from rmqha.wire.auth.signature import ACCESS_KEY
 from rmqha.wire.command import Command
@@ -373,18 +375,22 @@ def _names_in(body: bytes, members: str, name: str) -> list[str]:
 
 
 def _grants_in(body: bytes) -> list[str]:
-    """Entries of the policies in a document, as "Allow Pub+Sub Topic:T"; "?" if it is too large or cannot be read."""
+    """Entries of the policies in a document as the service reads them, as "Allow Pub+Sub Topic:T from 10.0.0.0/8"; "?"
+    if it is too large or cannot be read."""
     if len(body) > MAX_BODY_BYTES:
         return ["?"]
     try:
-        policies = json.loads(body).get("policies") or []
-        entries = [entry for policy in policies for entry in policy.get("entries") or []]
-        return [
-            f"{entry.get('decision')} {'+'.join(map(str, entry.get('actions') or []))} {entry.get('resource')}"
-            for entry in entries
-        ]
-    except (ValueError, RecursionError, AttributeError, TypeError):
+        given = json.loads(body).get("policies")
+        policies = policy.from_json(given) if given else ()
+    except (ValueError, RecursionError, AttributeError, TypeError, ConfigError):
         return ["?"]
+    return [_grant(entry) for kind in policies for entry in kind.entries]
+
+
+def _grant(entry: PolicyEntry) -> str:
+    actions = "+".join(action.value for action in entry.actions)
+    sources = f" from {'+'.join(entry.sources)}" if entry.sources else ""
+    return f"{'Allow' if entry.allows else 'Deny'} {actions} {entry.resource.key}{sources}"
 
 
 def _listed(subject: str, names: Iterable[str]) -> dict[str, str]:

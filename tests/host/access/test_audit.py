@@ -102,6 +102,20 @@ GRANTED = [
     {"policyType": "Default", "entries": [{"resource": "Cluster:*", "actions": ["All"], "decision": "Deny"}]},
 ]
 
+DISGUISED = [
+    {
+        "entries": [
+            {
+                "resource": f"topic:*{'x' * 300}*",
+                "actions": ["no action " * 30, "all"],
+                "decision": "ALLOW",
+                "sourceIps": ["10.0.0.0/8", "::1"],
+            }
+        ]
+    }
+]
+"""What the service takes for all actions on all topics."""
+
 
 @pytest.mark.parametrize(
     ("command", "about"),
@@ -133,6 +147,10 @@ GRANTED = [
             {"subject": "User:u", "grants": "Allow Pub+Sub Topic:*,Deny All Cluster:*"},
         ),
         (Command(RequestCode.AUTH_CREATE_ACL, {}, b'{"policies":[3]}'), {"subject": "?", "grants": "?"}),
+        (
+            Command(RequestCode.AUTH_UPDATE_ACL, {"subject": "User:u"}, json.dumps({"policies": DISGUISED}).encode()),
+            {"subject": "User:u", "grants": "Allow All Topic:* from 10.0.0.0/8+::1"},
+        ),
         (
             Command(RequestCode.AUTH_CREATE_USER, {"username": "u"}, b'{"userType":"Super","password":"secret"}'),
             {"username": "u", "userType": "Super", "userStatus": "?"},
