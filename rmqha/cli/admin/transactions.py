@@ -46,7 +46,7 @@ def transactions(topic: str | None, namesrv: str, output: str) -> None:
     """
     from rmqha.ops.messaging.transactions import given_up_count, open_transactions
 
-    async def question(admin: Admin) -> tuple[BrokerAnswers[OpenTransactions], int]:
+    async def question(admin: Admin) -> tuple[BrokerAnswers[OpenTransactions], int | None]:
         told = await open_transactions(admin, topic)
         if told.silent and not told.answers:
             raise UnreachableError("; ".join(f"{name}: {why}" for name, why in sorted(told.silent.items())))
@@ -82,7 +82,7 @@ def _json(found: OpenTransactions) -> dict[str, Any]:
     }
 
 
-def _show(told: BrokerAnswers[OpenTransactions], given_up: int, topic: str | None) -> None:
+def _show(told: BrokerAnswers[OpenTransactions], given_up: int | None, topic: str | None) -> None:
     rows = [(name, found.now_ms, row) for name, found in sorted(told.answers.items()) for row in found.rows]
     rows.sort(key=lambda item: item[2].oldest_born_at_ms)
     if rows:
@@ -113,6 +113,8 @@ def _show(told: BrokerAnswers[OpenTransactions], given_up: int, topic: str | Non
     if given_up:
         what = "1 transaction was" if given_up == 1 else f"{given_up:,} transactions were"
         click.echo(f"{what} given up: rmqha message find --topic {CHECK_MAX_TOPIC} shows them")
+    if given_up is None:
+        click.echo("rmqha: how many were given up is not known: not all brokers tell, or not this account", err=True)
     for name, why in sorted(told.silent.items()):
         click.echo(f"rmqha: {name} does not tell: {why}", err=True)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rmqha.client.admin import Admin
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.error import RemoteError
+from rmqha.model.error import RemoteError, RmqhaError
 from rmqha.model.message import CHECK_MAX_TOPIC, HALF_TOPIC, TRANSACTION_GROUP
 from rmqha.ops.answer import readable_answer
 from rmqha.ops.messaging.brokers import (
@@ -94,6 +94,9 @@ async def _upper_bound(admin: Admin, broker: AskedBroker) -> OpenTransactions:
     return OpenTransactions(0, waiting, waiting, is_upper_bound=waiting > 0)
 
 
-async def given_up_count(admin: Admin) -> int:
-    """Transactions that brokers gave up, as long as their log has them."""
-    return await stored_count(admin, CHECK_MAX_TOPIC)
+async def given_up_count(admin: Admin) -> int | None:
+    """Number of transactions that brokers gave up, as long as their log has them; None if not all of them tell."""
+    try:
+        return await stored_count(admin, CHECK_MAX_TOPIC)
+    except RmqhaError:
+        return None

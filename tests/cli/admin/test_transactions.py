@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
 
 from rmqha.cli.admin import transactions
+from rmqha.client.admin import Admin
+from rmqha.model.code import ResponseCode
+from rmqha.model.error import RemoteError
+from rmqha.ops.messaging import transactions as asking
 from rmqha.ops.messaging.brokers import BrokerAnswers
 from rmqha.ops.messaging.transactions import OpenTransactions
 
@@ -18,7 +22,9 @@ FOUND = OpenTransactions.from_json({"nowMs": NOW_MS, "waiting": 6, "unread": 2, 
 NONE = OpenTransactions(NOW_MS, 0, 0)
 
 
-def run(monkeypatch: pytest.MonkeyPatch, told: BrokerAnswers[OpenTransactions], given_up: int, *arguments: str) -> Any:
+def run(
+    monkeypatch: pytest.MonkeyPatch, told: BrokerAnswers[OpenTransactions], given_up: int | None, *arguments: str
+) -> Any:
     monkeypatch.setattr(transactions, "ask_admin", lambda namesrv, question: (told, given_up))
     runner = CliRunner(env={"COLUMNS": "80"})
     return runner.invoke(transactions.transactions, ["--namesrv", "127.0.0.1:1", *arguments])
@@ -55,3 +61,16 @@ def test_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
         "producerGroup": "pay", "topic": "orders", "open": 3, "oldestBornAtMs": NOW_MS - 90_000,
         "oldestAgeMs": 90_000, "checks": 2, "producers": 1,
     }  # fmt: skip
+
+
+async def test_who_does_not_tell_how_many_were_given_up_hides_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that is away, or an account that may not read that topic, ended the command."""
+
+    async def refused(admin: object, topic: str) -> int:
+        raise RemoteError(ResponseCode.NO_PERMISSION, "no matched policies.", "127.0.0.1:1")
+
+    monkeypatch.setattr(asking, "stored_count", refused)
+    assert await asking.given_up_count(cast(Admin, None)) is None
+    result = run(monkeypatch, BrokerAnswers({"broker-a": FOUND}), None)
+    assert result.exit_code == 0 and "orders" in result.stdout and "given up is not known" in result.stderr
+    assert json.loads(run(monkeypatch, BrokerAnswers({}), None, "-o", "json").stdout)["givenUp"] is None
