@@ -77,6 +77,8 @@ MAX_COUNTED = 10_000
 COUNTED_SLICE = 16
 MAX_COUNTED_BYTES = 256 * 1024
 """Bytes of bodies after which a step of such a count ends."""
+MAX_GROUP_CHARS = 255
+"""Characters of a producer group that such a count remembers: a message may say one of 30 KB."""
 MAX_WITHHELD_COUNT = 1000
 _NOT_FOUND = "Find prepared transaction message failed"
 
@@ -144,7 +146,7 @@ class OpenCounts:
         name = properties.get(PROPERTY_REAL_TOPIC, "")
         if topic is not None and name != topic:
             return
-        key = properties.get(PROPERTY_PRODUCER_GROUP, ""), name
+        key = properties.get(PROPERTY_PRODUCER_GROUP, "")[:MAX_GROUP_CHARS], name
         row = self.rows.setdefault(key, OpenCount(half.born_at_ms))
         row.count += 1
         row.oldest_born_at_ms = min(row.oldest_born_at_ms, half.born_at_ms)

@@ -67,6 +67,14 @@ def test_more_than_are_read_are_counted(broker: Broker, monkeypatch: pytest.Monk
     assert (found["waiting"], found["unread"], found["rows"][0][2]) == (7, 2, 5)
 
 
+def test_a_long_name_of_a_producer_group_is_cut(broker: Broker) -> None:
+    """Ten thousand of 30 KB would be 300 MB."""
+    for number in range(2):
+        assert broker.ask(prepared(broker, str(number), PGROUP=f"{'g' * 20_000}{number}")).code == 0
+    ((group, _, count, *_),) = answer(broker, TRANSACTIONS)["rows"]
+    assert (group, count) == ("g" * 255, 2)
+
+
 def test_a_replica_that_takes_no_messages_does_not_tell(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     broker.ask(prepared(broker))
     monkeypatch.setattr(type(broker.core.driver), "is_serving", False)
