@@ -60,6 +60,7 @@ LINES: dict[str, str] = {
     "message track": "{message} --topic T",
     "message resend": "{message} --topic T --yes",
     "timers": "",
+    "transactions": "",
     "dlq ls": "",
     "dlq resend": "readers --yes",
     "dlq export": "readers -",

@@ -15,7 +15,6 @@ from rmqha.model.error import RemoteError, RmqhaError, UsageError
 from rmqha.model.identity import node_label
 from rmqha.ops.answer import readable_answer
 from rmqha.ops.asking import ask_leader
-from rmqha.ops.local.cluster_file import load
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord, write_atomic
 from rmqha.wire.command import Command
 from rmqha.wire.state.explained_state import ExplainedGroup, ExplainedReplica
@@ -35,6 +34,8 @@ def broker_node(state: ClusterState, name: str) -> NodeRecord:
 def keep_advice(state: ClusterState, group: str) -> str:
     """Advice so that the next `rmqha up` starts as many brokers of the group as there are now; "" if its file says so.
     The file of the quick start is the package's, which no one should write into."""
+    from rmqha.ops.local.cluster_file import load
+
     count = sum(1 for other in state.brokers if other.group == group)
     path = Path(state.cluster_file)
     try:
