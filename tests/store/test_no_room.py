@@ -7,8 +7,11 @@ import errno
 import pytest
 
 from rmqha.model.error import NoRoomError
+from rmqha.model.offset import Buffer, PhyOffset
 from rmqha.sim.disk import SimDisk, SimRegion
 from rmqha.sim.prng import SimPrng
+from rmqha.store.log.mapped_file import MappedFile, MappedFiles
+from rmqha.store.queue.consume_queue import MAX_GAP_COUNT
 from rmqha.store.store import Store
 from tests.store.model import FILE_BYTES
 from tests.store.support import bodies, commit_all, filled, log_bytes, message, open_store, sim_disk
@@ -143,3 +146,37 @@ def test_queues_without_room_get_their_entries_when_there_is_room(stops: bool) -
     assert [bodies(store, queue_id=queue_id) for queue_id in (0, 1)] == [
         [b"body-%d" % number for number in range(20) if number % 2 == queue_id] for queue_id in (0, 1)
     ]
+
+
+@pytest.mark.parametrize("end", [936, MAX_GAP_COUNT + 936])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_queue_that_goes_on_behind_0_is_filled_when_there_is_room(
+    monkeypatch: pytest.MonkeyPatch, end: int, is_known: bool
+) -> None:
+    """Its first file is made without blocks, and has room for none."""
+    master, store = open_store(sim_disk()), open_store(sim_disk())
+    for replica in (master, store):
+        replica.restart_at(PhyOffset(FILE_BYTES))
+        replica.queue_min_offsets.learn([("T", 0, end)] if is_known or replica is master else [])
+    master.append(message(1), 1)
+    assert copied(master, store, 700) == ""
+    store.set_confirm_offset(store.max_phy_offset)
+    write, add = SimRegion.write, MappedFiles.add
+
+    def cramped(self: SimRegion, position: int, data: Buffer) -> None:
+        if self.size_bytes == store._queues.file_size_bytes:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(self, position, data)
+
+    def only_one(self: MappedFiles, start_offset: int, *, durable: bool = True) -> MappedFile:
+        assert not self.files, "the queue has its file"
+        return add(self, start_offset, durable=durable)
+
+    monkeypatch.setattr(MappedFiles, "add", only_one)
+    with monkeypatch.context() as patch:
+        patch.setattr(SimRegion, "write", cramped)
+        for _ in range(2):
+            with pytest.raises(NoRoomError):
+                store.dispatch(1 << 20)
+    commit_all(store)
+    assert (store.queue_range("T", 0), bodies(store)) == ((end, end + 1), [b"body-1"])

@@ -11,6 +11,7 @@ from itertools import repeat
 from operator import sub
 
 from rmqha.model.config.delay_level import DEFAULT_DELAY_LEVELS, SCHEDULE_TOPIC, parse_delay_levels
+from rmqha.model.error import StoreError
 from rmqha.model.message import PROPERTY_TAGS
 from rmqha.port import Disk, Tracer
 from rmqha.store.log.commit_log import DIRECTORY as LOG_DIRECTORY
@@ -127,19 +128,28 @@ class ConsumeQueue(UnitFiles):
         return filled
 
     def _fill_to(self, queue_offset: int) -> int:
-        """Pre-fill up to `queue_offset`. An empty queue begins with the file that will hold that entry."""
+        """Pre-fill up to `queue_offset`. An empty queue begins with the file that will hold that entry; it has none
+        again if that file has no room."""
         start = self.max_offset
-        if not self.files.files:
+        if self.files.files:
+            self._prefill(start, queue_offset)
+        else:
             start = queue_offset - queue_offset % (self.files.file_size_bytes // UNIT_BYTES)
             self.files.add(start * UNIT_BYTES, durable=False)
-        at = start
+            try:
+                self._prefill(start, queue_offset)
+            except StoreError:
+                self.files.remove_from(0)
+                raise
+        self.max_offset = queue_offset
+        self._min_seen_for = -1
+        return queue_offset - start
+
+    def _prefill(self, at: int, queue_offset: int) -> None:
         while at < queue_offset:
             count = min(queue_offset - at, 4096)
             self.write_at(at * UNIT_BYTES, memoryview(PREFILL * count))
             at += count
-        self.max_offset = queue_offset
-        self._min_seen_for = -1
-        return queue_offset - start
 
     def truncate(self, end_offset: int) -> bool:
         """Drop the entries of records at or behind the physical `end_offset`. True if there were any."""
