@@ -180,3 +180,19 @@ def test_a_queue_that_goes_on_behind_0_is_filled_when_there_is_room(
                 store.dispatch(1 << 20)
     commit_all(store)
     assert (store.queue_range("T", 0), bodies(store)) == ((end, end + 1), [b"body-1"])
+
+
+def test_no_file_is_made_ahead_while_the_log_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that makes them may come between the end of the old log and the begin of the new one."""
+    master, disk, slave, _ = full_slave()
+    disk.capacity_bytes = None
+    clear = slave._epochs.clear
+
+    def cleared() -> None:
+        clear()
+        slave.allocation.allocate_ahead()
+
+    monkeypatch.setattr(slave._epochs, "clear", cleared)
+    slave.restart_at(PhyOffset(FILE_BYTES))
+    assert disk.list("commitlog") == [f"{FILE_BYTES:020}"]
+    assert copied(master, slave, 700) == ""

@@ -34,13 +34,14 @@ class AllocateMappedFileService:
         trouble = ""
         try:
             self._log.allocate_ahead(first=self._is_needed)
+            self._is_needed = False
         except StoreError as error:
             trouble = str(error)
         self._note(trouble)
 
     def failed(self, reason: str) -> None:
         """Take note that an append has needed the next file, which could not be made."""
-        self._is_needed = True
+        self._is_needed = not self._log.files.files
         self._note(reason)
 
     def _note(self, trouble: str) -> None:

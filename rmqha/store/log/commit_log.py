@@ -318,9 +318,10 @@ class CommitLog:
 
     def start_at(self, offset: int) -> None:
         """Begin an empty log at `offset`."""
-        assert not self.files.files, f"a log that begins at {offset} has files already"
-        self.files.add(offset)
-        self.end_at(offset)
+        with self._grow:
+            assert not self.files.files, f"a log that begins at {offset} has files already"
+            self.files.add(offset)
+            self.end_at(offset)
 
     def sync(self, from_offset: int, to_offset: int) -> None:
         """Make the bytes [from, to) durable."""
