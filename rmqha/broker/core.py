@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from zlib import crc32
@@ -61,7 +62,7 @@ from rmqha.kernel.batch_kernel import BatchKernel
 from rmqha.model.code import RequestCode
 from rmqha.model.config.delay_level import parse_delay_levels
 from rmqha.model.config.servers import BrokerConfig
-from rmqha.model.error import StoreError
+from rmqha.model.error import NoRoomError, StoreError
 from rmqha.model.identity import Role
 from rmqha.model.message import TIMER_TOPIC, UniqueKeys
 from rmqha.model.offset import OPEN_END, BrokerId, Epoch, PhyOffset, QueueOffset
@@ -517,7 +518,8 @@ class BrokerCore:
         """Write what the next program with this store needs: the last step of a clean stop before the store is closed.
         Raises OSError and StoreError."""
         self.store.sync()  # the file of delay offsets says no more than the disk has
-        self.store.dispatch_all()  # nor do the offsets of groups that pop say more than the queues have
+        with suppress(NoRoomError):
+            self.store.dispatch_all()  # nor do the offsets of groups that pop say more than the queues have
         self.save()
         self.hand_over()
 

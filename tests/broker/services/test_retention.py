@@ -13,6 +13,7 @@ import pytest
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import StoreError
 from rmqha.store.log.retention import HOUR_MS
+from rmqha.store.meta.boot_file import LastStop
 from rmqha.wire.command import Command
 from tests.broker.support import Broker, send_command
 
@@ -214,6 +215,25 @@ def test_queues_without_room_refuse_sends_and_end_no_broker(
     assert broker.store.queue_range("New", 0)[1] == 1
     assert broker.ask(send_command("New")).code == ResponseCode.SUCCESS
     assert state(broker)["diskProblem"] == ""
+
+
+def test_a_stop_is_clean_though_queues_have_no_room(
+    make_broker: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(fd: int, *_: int) -> None:
+        if "consumequeue" in Path(f"/proc/self/fd/{fd}").readlink().parts:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    broker = small(make_broker)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", no_room)
+        assert broker.ask(send_command("New")).code == ResponseCode.SUCCESS
+        broker.core.driver.dispatch()
+        assert broker.store.queue_refusal
+        broker.close()
+    broker = small(make_broker)
+    assert broker.store.recovery.last_stop is LastStop.CLEAN
+    assert broker.store.queue_range("New", 0)[1] == 1
 
 
 def test_the_disk_counts_that_the_log_lies_on(make_broker: Callable[..., Broker]) -> None:
