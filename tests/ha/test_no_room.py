@@ -76,8 +76,10 @@ def test_a_log_is_not_given_up_for_another_that_has_no_room() -> None:
     assert bytes(log.data) == old and log.start == 0
     assert group[3].replica.state(group.now_ms).disk_problem == NO_ROOM
     assert group[3].trace.names().count("log_lacks_room") == 1
+    assert "ha_restarted" not in group[3].trace.names()
     log.room_end = None
     group.run(3000)
+    assert group[3].trace.names().count("ha_restarted") == 1
     assert log.start == group[1].log.start
     group.run(1000)
     assert sorted(group.controller.members) == [1, 2, 3]

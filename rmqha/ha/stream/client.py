@@ -262,7 +262,6 @@ class HaClient(ReplicationClient):
         restarts = not is_at_end and bool(header.size_bytes or begins_behind)
         if restarts:
             self._check_restart(header.phy_offset)
-            self._check_room_anew()
             self.progress.restart(now_ms, header.phy_offset)
         if restarts or is_at_end:
             self._learn_entry(header.epoch, header.epoch_start_offset)
@@ -285,10 +284,12 @@ class HaClient(ReplicationClient):
 
     def _check_restart(self, phy_offset: PhyOffset) -> None:
         """Check a transfer that does not start at our end. Only the first one may: at the master's min, if that is
-        above our end. The master has removed all that we have since, and nobody can send the records between."""
+        above our end. The master has removed all that we have since, and nobody can send the records between. Raises
+        NoRoomError while another log has no room."""
         own_max = self._log.max_phy_offset
         if not self._may_restart or phy_offset < own_max:
             raise RemoteProtocolError(f"the master sent offset {phy_offset}; expected {own_max}")
+        self._check_room_anew()
         self._tracer.event(
             "ha_restarted",
             case="1-1",
