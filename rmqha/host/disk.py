@@ -79,11 +79,17 @@ def sync_directory(directory: Path) -> None:
 
 
 def directory_beside(directory: Path) -> Path:
-    """A new empty directory on the disk of `directory`: beside it, or in it where it is the disk's root."""
-    is_root = directory.parent.stat().st_dev != directory.stat().st_dev
-    parent = directory if is_root else directory.parent
+    """A new empty directory on the disk of `directory`: beside it, or in it where it is the disk's root or nothing may
+    be made beside it."""
+    if directory.parent.stat().st_dev == directory.stat().st_dev:
+        with suppress(PermissionError):
+            return _numbered_directory(directory.parent, directory.name)
+    return _numbered_directory(directory, directory.name)
+
+
+def _numbered_directory(parent: Path, name: str) -> Path:
     for number in count(1):
-        made = parent / f"{directory.name}.{number}"
+        made = parent / f"{name}.{number}"
         with suppress(FileExistsError):
             made.mkdir(mode=DIRECTORY_MODE)
             sync_directory(parent)

@@ -62,6 +62,24 @@ def test_beside_the_root_of_a_disk_is_in_it(tmp_path: Path, monkeypatch: pytest.
     assert directory_beside(root / "mounted.1") == root / "mounted.1.1"
 
 
+def test_where_nothing_may_be_made_beside_it_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The administrator has given the broker's account this directory only."""
+    mkdir, log = Path.mkdir, tmp_path / "log"
+    log.mkdir()
+
+    def refused(self: Path, mode: int = 0o777) -> None:
+        if self.parent == tmp_path:
+            raise PermissionError(13, "Permission denied")
+        mkdir(self, mode)
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    assert directory_beside(log) == log / "log.1"
+    assert directory_beside(log / "log.1") == log / "log.1.1"
+    monkeypatch.setattr(Path, "mkdir", lambda self, mode: refused(tmp_path / "x"))
+    with pytest.raises(PermissionError):
+        directory_beside(log)
+
+
 @pytest.mark.parametrize("stops_at", [0, 1])
 def test_a_kill_leaves_the_old_log_in_its_place(
     linked: tuple[HostDisk, Path, Path], monkeypatch: pytest.MonkeyPatch, stops_at: int
