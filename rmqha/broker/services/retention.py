@@ -174,8 +174,8 @@ class Retention:
         return self._store.allocation.refusal(self._config.max_message_size)
 
     def _refuse(self) -> None:
-        replica = self._driver.replica
-        refusal = self._full or self._file_refusal or self._store.queue_refusal
+        replica, store = self._driver.replica, self._store
+        refusal = self._full or self._file_refusal or (store.queue_refusal if store.dispatch_behind_bytes else "")
         if bool(refusal) != bool(replica.disk_refusal):
             self._tracer.event("disk_full" if refusal else "disk_has_room", reason=refusal)
         replica.disk_refusal = refusal

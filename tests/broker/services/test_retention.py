@@ -217,6 +217,31 @@ def test_queues_without_room_refuse_sends_and_end_no_broker(
     assert state(broker)["diskProblem"] == ""
 
 
+def test_queues_lack_no_room_for_what_was_cut(
+    make_broker: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is left to dispatch, and as long as sends are refused nothing comes."""
+
+    def no_room(fd: int, *_: int) -> None:
+        if "consumequeue" in Path(f"/proc/self/fd/{fd}").readlink().parts:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    broker = small(make_broker)
+    end = broker.store.max_phy_offset
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", no_room)
+        assert broker.ask(send_command("New")).code == ResponseCode.SUCCESS
+        broker.core.driver.dispatch()
+        broker.core.retention.allocated()
+        assert broker.ask(send_command("New")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        broker.store.truncate(end)
+    broker.core.retention.allocated()
+    assert broker.ask(send_command("New")).code == ResponseCode.SUCCESS
+    broker.clock.ms += 1000
+    broker.core.driver.dispatch()
+    assert broker.store.queue_range("New", 0)[1] == 1
+
+
 def test_a_stop_is_clean_though_queues_have_no_room(
     make_broker: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
