@@ -186,17 +186,18 @@ def test_a_log_whose_next_file_cannot_be_made_refuses_sends_until_it_can(
     assert broker.tracer.names().count("disk_has_room") == 1
 
 
+def no_room_for_queues(fd: int, *_: int) -> None:
+    """`os.posix_fallocate` of a disk that has none left for another file of a queue."""
+    if "consumequeue" in Path(f"/proc/self/fd/{fd}").readlink().parts:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def test_queues_without_room_refuse_sends_and_end_no_broker(
     make_broker: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log's next file is there, and something else fills the disk."""
-
-    def no_room(fd: int, *_: int) -> None:
-        if "consumequeue" in Path(f"/proc/self/fd/{fd}").readlink().parts:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
     broker = small(make_broker)
-    monkeypatch.setattr(os, "posix_fallocate", no_room)
+    monkeypatch.setattr(os, "posix_fallocate", no_room_for_queues)
     assert broker.ask(send_command("New")).code == ResponseCode.SUCCESS
     for _ in range(3):
         broker.core.driver.dispatch()
@@ -221,15 +222,10 @@ def test_queues_lack_no_room_for_what_was_cut(
     make_broker: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is left to dispatch, and as long as sends are refused nothing comes."""
-
-    def no_room(fd: int, *_: int) -> None:
-        if "consumequeue" in Path(f"/proc/self/fd/{fd}").readlink().parts:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
     broker = small(make_broker)
     end = broker.store.max_phy_offset
     with monkeypatch.context() as patch:
-        patch.setattr(os, "posix_fallocate", no_room)
+        patch.setattr(os, "posix_fallocate", no_room_for_queues)
         assert broker.ask(send_command("New")).code == ResponseCode.SUCCESS
         broker.core.driver.dispatch()
         broker.core.retention.allocated()
@@ -245,13 +241,9 @@ def test_queues_lack_no_room_for_what_was_cut(
 def test_a_stop_is_clean_though_queues_have_no_room(
     make_broker: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_room(fd: int, *_: int) -> None:
-        if "consumequeue" in Path(f"/proc/self/fd/{fd}").readlink().parts:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
     broker = small(make_broker)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "posix_fallocate", no_room)
+        patch.setattr(os, "posix_fallocate", no_room_for_queues)
         assert broker.ask(send_command("New")).code == ResponseCode.SUCCESS
         broker.core.driver.dispatch()
         assert broker.store.queue_refusal
