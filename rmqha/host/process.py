@@ -95,16 +95,18 @@ def run_server(
 
     raise_file_limit()
     pin_malloc_thresholds()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     room = max_session_count()
     if tracer is not None and room < WANTED_SESSIONS:
         tracer.event("few_descriptors", connections=room, advice=FEW_FILES_ADVICE)
     umask = os.umask(PRIVATE_UMASK)
     os.umask(umask | PRIVATE_UMASK)
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         return trio.run(_supervise, serve, on_hangup, beside, grace_ms)
     finally:
         os.umask(umask)
+        sys.setswitchinterval(interval_s)
 
 
 async def cancel_on_signal(scope: trio.CancelScope) -> None:
