@@ -133,6 +133,12 @@ def number(command: Command, name: str, default: int | None = None) -> int:
     return found
 
 
+def require_version(command: Command, version: int) -> None:
+    """Raise RequestError for a request of rmqha that is not of this version."""
+    if command.ext.get("version") != str(version):
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"request {command.code} has version {version} here")
+
+
 def truth(command: Command, name: str) -> bool:
     return command.ext.get(name, "").lower() == "true"
 

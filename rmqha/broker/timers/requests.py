@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from rmqha.broker.requests.request import Channel, Handler, RequestError, Work
+from rmqha.broker.requests.request import Channel, Handler, RequestError, Work, require_version
 from rmqha.broker.tables.config_table import DataVersion
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.port import Clock
@@ -85,8 +85,7 @@ class TimerRequests:
 
     def _waiting(self, channel: Channel, command: Command) -> Work:
         """Count waiting messages; entries that were not read yet (`unread`) are missing."""
-        if command.ext.get("version") != str(VERSION):
-            raise RequestError(ResponseCode.SYSTEM_ERROR, f"request {command.code} has version {VERSION} here")
+        require_version(command, VERSION)
         topic = command.ext.get("topic") or None
         counts: dict[int, int] = {}
         yield from self._timers.counts_by(MINUTE_MS, topic, counts)

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmqha.broker.requests.request import Channel, Handler, RequestError, Work
+from rmqha.broker.requests.request import Channel, Handler, Work, require_version
 from rmqha.broker.services.schedule import DelayedCounts, ScheduleService
 from rmqha.broker.services.transaction_service import OpenCounts, TransactionService
 from rmqha.broker.tables.clients import ClientTable
-from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.code import RequestCode
 from rmqha.port import Clock
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
@@ -41,7 +41,7 @@ class WaitingRequests:
         }
 
     def _open_transactions(self, channel: Channel, command: Command) -> Work:
-        _require_version(command)
+        require_version(command, VERSION)
         found, topic = OpenCounts(), command.ext.get("topic") or None
         yield from self._transactions.count_open(topic, found)
         unread = found.waiting - found.read
@@ -65,7 +65,7 @@ class WaitingRequests:
         )
 
     def _delayed(self, channel: Channel, command: Command) -> Work:
-        _require_version(command)
+        require_version(command, VERSION)
         found = DelayedCounts()
         topics = frozenset(filter(None, command.ext.get("topics", "").split(",")))
         yield from self._schedule.count_waiting(topics, found)
@@ -81,8 +81,3 @@ class WaitingRequests:
     def _reply(self, command: Command, **body: Any) -> Command:
         told = {"version": VERSION, "nowMs": self._clock.wall_ms(), **body}
         return command.reply(body=lenient_json.dumps(told))
-
-
-def _require_version(command: Command) -> None:
-    if command.ext.get("version") != str(VERSION):
-        raise RequestError(ResponseCode.SYSTEM_ERROR, f"request {command.code} has version {VERSION} here")

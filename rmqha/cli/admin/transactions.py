@@ -11,7 +11,6 @@ from rmqha.cli.messaging.asking import ask_admin, topic_option
 from rmqha.cli.moments import age_text
 from rmqha.cli.options import echo_json, namesrv_option, output_option
 from rmqha.cli.plain_table import echo_table
-from rmqha.model.error import UnreachableError
 from rmqha.model.message import CHECK_MAX_TOPIC
 from rmqha.model.printable import printable
 
@@ -48,8 +47,7 @@ def transactions(topic: str | None, namesrv: str, output: str) -> None:
 
     async def question(admin: Admin) -> tuple[BrokerAnswers[OpenTransactions], int | None]:
         told = await open_transactions(admin, topic)
-        if told.silent and not told.answers:
-            raise UnreachableError("; ".join(f"{name}: {why}" for name, why in sorted(told.silent.items())))
+        told.require_one()
         return told, await given_up_count(admin) if topic is None else 0
 
     told, given_up = ask_admin(namesrv, question)

@@ -14,7 +14,6 @@ from rmqha.cli.messaging.consumer_change import delete, reset, skip
 from rmqha.cli.moments import age_text, local_time, short_time
 from rmqha.cli.options import echo_json, namesrv_option, output_option
 from rmqha.cli.plain_table import echo_table
-from rmqha.model.error import UnreachableError
 from rmqha.model.message import RETRY_PREFIX
 from rmqha.model.printable import printable
 
@@ -61,8 +60,7 @@ def ls_command(every: bool, namesrv: str, output: str) -> None:
     async def question(admin: Any) -> tuple[list[ConsumerGroup], dict[str, str]]:
         await require_brokers(admin)
         told = await consumer_group.group_names(admin, every=every)
-        if told.silent and not told.answers:
-            raise UnreachableError("; ".join(f"{name}: {why}" for name, why in sorted(told.silent.items())))
+        told.require_one()
         names = sorted({name for found in told.answers.values() for name in found})
         return await consumer_group.describe_groups(admin, names), told.silent
 

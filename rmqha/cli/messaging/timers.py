@@ -13,7 +13,6 @@ from rmqha.cli.messaging.asking import ask_admin, topic_option
 from rmqha.cli.moments import local_time
 from rmqha.cli.options import echo_json, namesrv_option, output_option
 from rmqha.cli.plain_table import echo_table
-from rmqha.model.error import UnreachableError
 from rmqha.model.printable import printable
 
 if TYPE_CHECKING:
@@ -43,8 +42,7 @@ def timers(topic: str | None, namesrv: str, output: str) -> None:
     from rmqha.ops.messaging.timers import count_waiting
 
     told = ask_admin(namesrv, lambda admin: count_waiting(admin, topic))
-    if told.silent and not told.answers:
-        raise UnreachableError("; ".join(f"{name}: {why}" for name, why in sorted(told.silent.items())))
+    told.require_one()
     if output == "json":
         echo_json({"groups": {name: _json(found) for name, found in told.answers.items()}, "silent": told.silent})
     else:

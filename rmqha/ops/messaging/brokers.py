@@ -57,6 +57,11 @@ class BrokerAnswers(Generic[T]):
     answers: dict[str, T] = field(default_factory=dict)
     silent: dict[str, str] = field(default_factory=dict)
 
+    def require_one(self) -> None:
+        """Raise UnreachableError, with the reason of each group, if there are groups and none has answered."""
+        if self.silent and not self.answers:
+            raise UnreachableError("; ".join(f"{name}: {why}" for name, why in sorted(self.silent.items())))
+
 
 def chosen(addresses: Mapping[str, Mapping[int, str]]) -> list[AskedBroker]:
     """The broker to ask of each group, by name; groups without any replica are left out."""
