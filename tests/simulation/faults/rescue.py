@@ -68,10 +68,12 @@ class Rescue:
 
     def _elect_unclean(self) -> None:
         """What `rmqha elect --unclean` advises: of all replicas the one with the highest (epoch, end). Needed only when
-        every electable replica has lost power (ruling 3), or is said to: one of an earlier release that says so late
-        leaves the set once more, though it has accepted its election (mixed-static 3001)."""
+        every electable replica has lost power (ruling 3), or where releases are mixed is said to: one of an earlier
+        release that says so late leaves the set once more, though it has accepted its election (mixed-static 3001)."""
         group = self._group
-        said = any(known.master_id is None and known.unclean_ids for known in self._known())
+        said = group.options.mixed_releases and any(
+            known.master_id is None and known.unclean_ids for known in self._known()
+        )
         if not said and not any(broker.store.unclean for broker in group.members):
             return
         best = max(group.members, key=lambda item: (_last_epoch(item), item.store.max_phy_offset, item.host))
