@@ -20,7 +20,7 @@ from collections.abc import Callable
 COST_WEIGHT = 0.25
 """Weight of the last slice in the moving average of a session's cost."""
 INITIAL_COST_US = 250.0
-"""Cost (µs) of a session that has had no slice. New sessions do not go before those known to have short slices."""
+"""Cost (µs) of a session that has had no slice. New sessions do not go before those known to have slices as short."""
 DRAINED_DIVISOR = 8
 """Divisor of the cost of a slice that has handled all there was."""
 NORMAL_REQUEST_COUNT = 16
@@ -31,7 +31,7 @@ LONG_SLICE_US = 500.0
 """Cost (µs) from which slices are long, unless their sends are handled in a batch with those of other sessions."""
 COST_CLASS_US = 64
 """Width (µs) of the lowest cost class; each class is twice as wide as the one below it. Sessions of one class are
-served in the order in which they came."""
+served in the order in which they came, new ones behind the others."""
 IDLE_CREDIT_US = 5_000.0
 """Virtual time (µs) that an idle flow may be behind the queue's when it comes back: a turn of a poller."""
 NEW_FLOW_DEBIT_US = 2_000.0
@@ -99,6 +99,10 @@ class QueueEntry:
         """Class of its mean cost; 0 is the lowest, then one more for each doubling."""
         return (int(self._mean_cost_us) // COST_CLASS_US).bit_length()
 
+    def rank(self) -> int:
+        """Place among the sessions of its flow: the cost class, and in each class new sessions behind the others."""
+        return 2 * self.cost_class() + self._is_new
+
     def charge(self, cost_us: float) -> None:
         """Add a slice to the moving average. A long first slice counts in full; a short one has the usual weight, as it
         does not prove yet that the session has short slices."""
@@ -129,7 +133,7 @@ class _Flow:
         self.virtual_time_us = virtual_time_us
         """Time (µs) that its slices have taken, bounded by IDLE_CREDIT_US and MAX_LEAD_US around the queue's."""
         self.waiting: list[tuple[int, int, QueueEntry]] = []
-        """Heap of (cost class, ticket, session). Items that were popped by age stay in it, with an outdated ticket."""
+        """Heap of (rank, ticket, session). Items that were popped by age stay in it, with an outdated ticket."""
         self.ticket = 0
         """Ticket of its valid item in the heap of flows; 0 while it is not queued."""
 
@@ -166,7 +170,7 @@ class FairQueue:
         if not flow.ticket:
             flow.virtual_time_us = max(flow.virtual_time_us, self._virtual_time_us - IDLE_CREDIT_US)
             self._push_flow(flow)
-        heapq.heappush(flow.waiting, (entry.cost_class(), entry._ticket, entry))
+        heapq.heappush(flow.waiting, (entry.rank(), entry._ticket, entry))
         if len(flow.waiting) > 2 * len(self._by_age) + 64:
             flow.waiting = [item for item in flow.waiting if item[2].is_queued and item[2]._ticket == item[1]]
             heapq.heapify(flow.waiting)

@@ -176,6 +176,21 @@ def test_newcomers_stand_behind_those_who_are_known_to_ask_for_little(flood_coun
         assert honest in [server.serve(lambda entry: 0.01 if entry in flood else HONEST_S) for _ in range(3)]
 
 
+@pytest.mark.parametrize("flood_count", [10, 100, 1000])
+def test_newcomers_stand_behind_those_who_are_known_to_ask_for_as_little(flood_count: int) -> None:
+    """On a slow machine a send counted as much as a new connection, and waited for all that had come before."""
+    server = Server()
+    (honest,) = server.entries(1)
+    for _ in range(40):
+        server.serve(lambda entry: INITIAL_COST_US / 1e6)
+    server.queue.pop_oldest()
+    server.entries(flood_count)
+    for _ in range(20):
+        server.queue.push(honest)
+        assert honest in [server.serve(lambda entry: INITIAL_COST_US / 1e6, lambda entry: False) for _ in range(3)]
+        server.entries(3)  # more of them come all the time
+
+
 @pytest.mark.parametrize("flood_count", [1, 10, 100])
 def test_what_gathered_while_somebody_waited_does_not_make_him_wait_again(flood_count: int) -> None:
     """Its slice is as long as those of the flood, but has handled all there was."""
