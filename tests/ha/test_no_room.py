@@ -76,6 +76,7 @@ def test_a_log_is_not_given_up_for_another_that_has_no_room() -> None:
     assert bytes(log.data) == old and log.start == 0
     assert group[3].replica.state(group.now_ms).disk_problem == NO_ROOM
     assert group[3].trace.names().count("log_lacks_room") == 1
+    assert group[3].trace.names().count("ha_dropped") == 1, "no try without room"
     assert "ha_restarted" not in group[3].trace.names()
     log.room_end = None
     group.run(3000)

@@ -298,11 +298,6 @@ class HaClient(ReplicationClient):
             reason="the master's log begins behind our end: all of it is copied again",
         )
 
-    def _check_room_anew(self) -> None:
-        """Raises NoRoomError before a log is given up for another that has no room."""
-        if reason := self._log.lacks_room(anew=True):
-            raise NoRoomError(reason)
-
     def _prepare_append(self, header: TransferHeader, *, restarts: bool) -> None:
         if restarts:
             self._give_up_log(header.phy_offset)

@@ -72,8 +72,7 @@ class LegacyHaClient(ReplicationClient):
                     f"the master sent offset {frame.phy_offset}; this log ends at {log.max_phy_offset}"
                 )
             # Java's master begins an empty slave with its last file, ours with its oldest.
-            if reason := log.lacks_room(anew=True):
-                raise NoRoomError(reason)
+            self._check_room_anew()
             log.restart_at(frame.phy_offset)
         if frame.data:
             if not self._proven:

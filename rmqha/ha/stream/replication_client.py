@@ -13,6 +13,7 @@ from enum import Enum
 
 from rmqha.ha.action import Action, CloseHa, OpenHa
 from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.error import NoRoomError
 from rmqha.port import ReplicaLog, Tracer
 from rmqha.wire.state.replica_state import ReplicaState
 
@@ -49,6 +50,8 @@ class ReplicationClient:
         self.refusal = ""
         self.lacks_room = ""
         """The reason why the disk has no room for the master's next bytes, "" while it has."""
+        self._must_begin_anew = False
+        """True once this master's log begins behind ours, or shares nothing with it: room for another log is needed."""
         self._config = config
         self._log = log
         self._tracer = tracer
@@ -70,6 +73,7 @@ class ReplicationClient:
         self.conn_id = None
         self.master_address = ""
         self.refusal = self.lacks_room = ""
+        self._must_begin_anew = False
         self._retry_at_ms = None
         self.state = ClientState.IDLE
         return actions
@@ -95,7 +99,7 @@ class ReplicationClient:
 
     def _dial(self, now_ms: int) -> list[Action]:
         """Dial, once there is room for what the master sends: without it this replica would only come and go."""
-        if reason := self._log.lacks_room():
+        if reason := self._log.lacks_room(anew=self._must_begin_anew):
             self._wait_for_room(now_ms, reason)
             return []
         self.conn_id = -self._next_conn_id
@@ -110,6 +114,13 @@ class ReplicationClient:
             self._tracer.event("log_lacks_room", master=self.master_address, reason=reason)
         self.lacks_room = reason
         self._retry_at_ms = now_ms + ROOM_CHECK_MS
+
+    def _check_room_anew(self) -> None:
+        """Raises NoRoomError before a log is given up for another that has no room; `_dial` waits for it then."""
+        if reason := self._log.lacks_room(anew=True):
+            self._must_begin_anew = True
+            raise NoRoomError(reason)
+        self._must_begin_anew = False
 
     def _out_of_room(self, now_ms: int, reason: str) -> list[Action]:
         """The next bytes have no place: leave the master, and so its SyncStateSet, until they have."""
