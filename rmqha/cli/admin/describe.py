@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rmqha.cli.admin.describe_topic import topic_command
-from rmqha.cli.main import nearest
+from rmqha.cli.admin.known_groups import ask_known_groups, cluster_here, tell
 from rmqha.cli.options import (
     cluster_or_none,
     complete_node,
@@ -27,14 +27,15 @@ from rmqha.ops.cluster_view import damage_words
 from rmqha.ops.group_view import (
     GroupReport,
     ask_broker,
-    ask_groups,
     controllers_are_ours,
     elects_uncleanly,
-    find_groups,
     promise_of,
 )
 from rmqha.ops.guarantee import conditions
 from rmqha.ops.snapshot import NodeReport
+
+if TYPE_CHECKING:
+    from rmqha.ops.local.cluster_state import ClusterState
 
 REPLICA_COLUMNS = [
     ("ID", "right"),
@@ -66,17 +67,14 @@ describe.add_command(topic_command)
 
 
 # --- what is told -----------------------------------------------------------------------------------------------------
-async def _ask(namesrv: str, name: str | None) -> tuple[list[GroupReport], dict[str, list[str]]]:
-    """The groups (or the one called `name`), each with conditions of its promise. UsageError for an unknown name."""
+async def _ask(
+    namesrv: str, name: str | None, here: ClusterState | None
+) -> tuple[list[GroupReport], dict[str, list[str]], str]:
+    """The groups (or the one called `name`), each with conditions of its promise; and the note of `ask_known_groups`.
+    UsageError for an unknown name."""
     async with open_client() as client:
-        groups = await find_groups(client, namesrv)
-        if name is not None:
-            if name not in groups:
-                near = nearest(name, list(groups))
-                raise UsageError(f"the name servers {namesrv} know no group {name!r}{near}; see rmqha describe cluster")
-            groups = {name: groups[name]}
-        found = await ask_groups(client, list(groups.values()))
-        return found, {group.name: await _conditions(client, group) for group in found}
+        found, note = await ask_known_groups(client, namesrv, name, here)
+        return found, {group.name: await _conditions(client, group) for group in found}, note
 
 
 async def _conditions(client: Caller, group: GroupReport) -> list[str]:
@@ -175,7 +173,8 @@ def group_command(name: str, namesrv: str, output: str) -> None:
 
     Exit code: 0 it takes messages, 1 it does not or something contradicts, 2 nobody to ask.
     """
-    (group,), wants = ask_by(_ask, namesrv, name)
+    (group,), wants, note = ask_by(_ask, namesrv, name, cluster_here())
+    tell(note)
     view = _group_json(group, wants[name])
     if output == "json":
         echo_json(view)
@@ -200,7 +199,8 @@ def cluster_command(name: str | None, namesrv: str, output: str) -> None:
 
     Exit code: 0 all take messages, 1 one does not, 2 nobody to ask.
     """
-    groups, wants = ask_by(_ask, namesrv, None)
+    groups, wants, note = ask_by(_ask, namesrv, None, cluster_here())
+    tell(note)
     chosen = [group for group in groups if name in (None, group.cluster)]
     if not chosen:
         known = ", ".join(sorted({group.cluster for group in groups})) or "none"

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
-from rmqha.cli.main import nearest
+from rmqha.cli.admin.known_groups import ask_known_groups, cluster_here, tell
 from rmqha.cli.options import echo_json, namesrv_option, output_option
 from rmqha.cli.render import Text, console
 from rmqha.host.asking.shell import ask_by, open_client
-from rmqha.model.error import UnreachableError, UsageError
-from rmqha.ops.group_view import GroupReport, ask_groups, find_groups
+from rmqha.model.error import UnreachableError
+from rmqha.ops.group_view import GroupReport
 from rmqha.ops.wait_explanation import view_of
 
+if TYPE_CHECKING:
+    from rmqha.ops.local.cluster_state import ClusterState
 
-async def _ask(namesrv: str, name: str | None) -> list[GroupReport]:
+
+async def _ask(namesrv: str, name: str | None, here: ClusterState | None) -> tuple[list[GroupReport], str]:
     async with open_client() as client:
-        groups = await find_groups(client, namesrv)
-        if name is not None and name not in groups:
-            near = nearest(name, list(groups))
-            raise UsageError(f"the name servers {namesrv} know no group {name!r}{near}; see rmqha describe cluster")
-        chosen = [group for key, group in groups.items() if name in (None, key)]
-        return await ask_groups(client, chosen)
+        return await ask_known_groups(client, namesrv, name, here)
 
 
 @click.command("explain-wait", epilog="Example: rmqha explain-wait broker-a")
@@ -34,10 +33,11 @@ def explain_wait(group: str | None, namesrv: str, output: str) -> None:
 
     Exit code: 0 nothing waits for long, 1 a send has waited for more than 500 ms or sends are refused, 2 nobody to ask.
     """
-    found = ask_by(_ask, namesrv, group)
+    found, note = ask_by(_ask, namesrv, group, cluster_here())
     if not any(item.answering for item in found):
         trouble = sorted({view.error for item in found for view in item.brokers}) or ["no broker is registered"]
         raise UnreachableError(f"no broker can be asked: {'; '.join(trouble)}")
+    tell(note)
     views = [view_of(item) for item in found]
     if output == "json":
         echo_json({"groups": views})

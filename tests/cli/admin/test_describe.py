@@ -12,6 +12,8 @@ import pytest
 
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.code import ResponseCode
+from rmqha.ops.local.cluster_state import DIRECTORY_VARIABLE, ClusterState, NodeRecord
+from rmqha.ops.local.node_kind import NodeKind
 from rmqha.wire.lenient_json import ObjectKey, dumps
 from tests.client.test_admin import Peer, peers
 from tests.ha.group import Group, started
@@ -205,6 +207,26 @@ async def test_explain_wait_over_the_wire() -> None:
         assert done.returncode == 1
         assert view["waits"]["count"] == 1
         assert any("waited for: replica 3" in line for line in view["sentences"])
+
+
+@pytest.mark.parametrize("command", ["explain-wait", "describe cluster", "describe group broker-a"])
+async def test_a_dead_name_server_hides_no_broker_of_the_directory(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    async with cluster(started()) as found:
+        nodes = {"ns-1": NodeRecord("ns-1", NodeKind.NAMESRV.value, NOWHERE)}
+        for number, peer in enumerate(found[2:], 1):
+            name = f"broker-a-{number}"
+            nodes[name] = NodeRecord(name, NodeKind.BROKER.value, peer.address, "", "broker-a")
+        ClusterState(tmp_path, "c", "cp", str(tmp_path / "c.toml"), nodes).write()
+        done = await rmqha(*command.split(), "-o", "json")
+        assert done.returncode == 0, done.stderr
+        assert "broker-a" in done.stdout
+        assert f"no name server of {NOWHERE} tells the groups" in done.stderr
+        assert "the brokers of the cluster directory were asked" in done.stderr
+        given = await rmqha(*command.split(), "--namesrv", NOWHERE)
+        assert (given.returncode, given.stdout) == (2, ""), "another cluster's name server was named"
 
 
 async def test_a_silent_master_is_named() -> None:
