@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from time import perf_counter_ns
-from typing import TypeVar
 
 import trio
 
@@ -44,7 +44,7 @@ from rmqha.host.text_file import read_text
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.base import parse_properties, properties_of
-from rmqha.model.error import RemoteProtocolError, StoreError, UnreachableError, UsageError, whole
+from rmqha.model.error import NoRoomError, RemoteProtocolError, StoreError, UnreachableError, UsageError, whole
 from rmqha.model.principal import UNRESTRICTED
 from rmqha.model.quota import Quotas
 from rmqha.model.readiness import Readiness
@@ -53,18 +53,19 @@ from rmqha.port import Disk
 from rmqha.raft.config import RaftConfig
 from rmqha.raft.node import RaftNode, Ready
 from rmqha.raft.quorum import Configuration
+from rmqha.store.meta.problem import advice
 from rmqha.wire import lenient_json
 from rmqha.wire.auth.shown import events_shown
 from rmqha.wire.body_bound import body_fault
 from rmqha.wire.command import Command
 from rmqha.wire.raft_message import Snapshot
 
-T = TypeVar("T")
-
 OVERRIDES_FILE = "config-overrides.properties"
 """Properties file with the keys that request 1009 changed, in the store directory; it overrides the configuration."""
 LOCK_FILE = "lock"
 NOTIFY_TIMEOUT_MS = 1000
+ROOM_CHECK_MS = 1000
+"""Pause (ms) after a write for which the disk had no room."""
 MAX_RAFT_QUEUED = 256
 """Raft messages queued for one peer; more are dropped, and Raft repeats them."""
 HAND_OVER_TIMEOUT_S = 2.0
@@ -96,7 +97,8 @@ class _Store:
             raise UsageError(str(problem)) from None
         except OSError as error:
             place = error.filename or path
-            raise UsageError(f"cannot use controllerStorePath {place}: {error.strerror or error}") from None
+            reason = f"{error.strerror or error}{advice(error)}"
+            raise UsageError(f"cannot use controllerStorePath {place}: {reason}") from None
 
     def _with_overrides(self, config: ControllerConfig, tracer: HostTracer) -> ControllerConfig:
         self.overrides: dict[str, str] = {}
@@ -380,19 +382,24 @@ class ControllerServer:
             ready = self._unsaved
             assert ready is not None
             if ready.snapshot is None and ready.compaction is None:
-                await self._write(self._store.log.persist, ready)
+                await self._persist(ready)
             else:
                 async with self._snapshot_lock:
-                    await self._write(self._store.log.persist, ready)
+                    await self._persist(ready)
             self._unsaved = None
             self._machine.advance(self._clock.now_ms(), ready)
             self._pump()
+
+    async def _persist(self, ready: Ready) -> None:
+        assert self._store is not None
+        for step in self._store.log.steps(ready):
+            await self._write(step)
 
     async def _write_snapshot(self, snapshot: Snapshot) -> None:
         """Write a snapshot beside the log, so that a large one delays no heartbeat."""
         assert self._machine is not None and self._store is not None
         async with self._snapshot_lock:
-            await self._write(self._store.log.write_snapshot, snapshot)
+            await self._write(partial(self._store.log.write_snapshot, snapshot))
         self._machine.snapshot_written(self._clock.now_ms(), snapshot)
         self._pump()
 
@@ -409,16 +416,25 @@ class ControllerServer:
         if reply is not None:
             self._answer(action.token, reply)
 
-    async def _write(self, write: Callable[[T], None], what: T) -> None:
-        """Write in a worker thread. Raises StoreError, one sentence, when the disk fails."""
+    async def _write(self, write: Callable[[], None]) -> None:
+        """Write in a worker thread. While the disk has no room, wait: the controllers then elect another leader. Raises
+        StoreError, one sentence, when the disk fails."""
         assert self._store is not None
-        try:
-            await trio.to_thread.run_sync(write, what)
-        except OSError as error:
-            raise StoreError(
-                f"{self._store.disk.label}: cannot write the controllers' log: {error.strerror or error}; "
-                "mend the disk, then start the controller again"
-            ) from error
+        lacks_room = False
+        while True:
+            try:
+                await trio.to_thread.run_sync(write)
+                return
+            except NoRoomError as error:
+                if not lacks_room:
+                    self._tracer.event("log_lacks_room", reason=str(error))
+                lacks_room = True
+            except OSError as error:
+                raise StoreError(
+                    f"{self._store.disk.label}: cannot write the controllers' log: {error.strerror or error}; "
+                    "mend the disk, then start the controller again"
+                ) from error
+            await trio.sleep(ROOM_CHECK_MS / 1000)
 
     async def _tick(self) -> None:
         assert self._machine is not None

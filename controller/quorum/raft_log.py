@@ -30,7 +30,10 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from io import BytesIO
 from itertools import pairwise
 from typing import Any
@@ -38,13 +41,14 @@ from zlib import crc32
 
 import cbor2
 
-from rmqha.model.error import RemoteProtocolError, StoreError
+from rmqha.model.error import NoRoomError, RemoteProtocolError, StoreError
 from rmqha.model.offset import RaftIndex, Term
 from rmqha.port import AppendFile, Disk, Prng, Tracer
 from rmqha.raft.log import StoredState
 from rmqha.raft.node import Ready
 from rmqha.raft.quorum import Configuration, identity
 from rmqha.store.meta.end_mark import EndMark
+from rmqha.store.meta.problem import is_no_room, os_sentence
 from rmqha.wire.raft_codec import decode_entry, encode_entry
 from rmqha.wire.raft_message import ZERO_INDEX, Entry, EntryKind, HardState, Snapshot
 
@@ -211,25 +215,34 @@ class DurableRaftLog:
     def persist(self, ready: Ready) -> None:
         """Make the content of `ready` durable; blocks. After an OSError the node must end: the durable state is unknown
         until the files are read again."""
+        for step in self.steps(ready):
+            step()
+
+    def steps(self, ready: Ready) -> Iterator[Callable[[], None]]:
+        """The durable changes that `ready` asks for; each blocks. One that raises NoRoomError has changed nothing, and
+        is to be repeated when there is room; after another OSError the node must end, as for `persist`."""
         self._hard_state = ready.hard_state or self._hard_state
         base_index = self._last_index
         if ready.snapshot is not None:
             # the durable term must never be lower than the snapshot's, whenever the machine stops
-            self._append(_Frame(self._hard_state, False, self._last_index, announced=ready.snapshot.index))
-            self.write_snapshot(ready.snapshot)
+            yield partial(
+                self._append, _Frame(self._hard_state, False, self._last_index, announced=ready.snapshot.index)
+            )
+            yield partial(self.write_snapshot, ready.snapshot)
             base_index = ready.snapshot.index
         elif ready.truncate_from is not None:
             base_index = RaftIndex(ready.truncate_from - 1)
         if ready.hard_state or ready.snapshot or ready.entries or ready.truncate_from is not None:
-            self._append(_Frame(self._hard_state, ready.snapshot is not None, base_index, ready.entries))
+            yield partial(self._append, _Frame(self._hard_state, ready.snapshot is not None, base_index, ready.entries))
         if ready.compaction is not None:
-            self.write_snapshot(ready.compaction)
+            yield partial(self.write_snapshot, ready.compaction)
         if ready.snapshot is not None or ready.compaction is not None:
-            self._drop_covered_segments()
+            yield self._drop_covered_segments
 
     def write_snapshot(self, snapshot: Snapshot) -> None:
         """Make a snapshot durable; blocks. Does nothing if this one or a newer one has been written. May be called
-        before the Ready that compacts the log, from another thread than a `persist` without snapshot."""
+        before the Ready that compacts the log, from another thread than a `persist` without snapshot. NoRoomError: as
+        for `steps`."""
         if snapshot.index <= self._snapshot_index:
             return
         head = _SNAPSHOT_HEAD.pack(
@@ -242,21 +255,24 @@ class DurableRaftLog:
             len(snapshot.data),
             _snapshot_crc(snapshot),
         )
+        with self._room_errors():
+            self._write_new_snapshot(head + snapshot.configuration, memoryview(snapshot.data))
+        self._snapshot_index = snapshot.index
+
+    def _write_new_snapshot(self, head: bytes, data: memoryview) -> None:
         temporary = f"{self._path}/{TEMPORARY_SNAPSHOT}"
         if self._disk.exists(temporary):
             self._disk.remove(temporary)
         file = self._disk.open_append(temporary)
         try:
-            file.append(head + snapshot.configuration)
+            file.append(head)
             # in parts, so that other threads do not wait for one copy of all of it
-            data = memoryview(snapshot.data)
             for start in range(0, len(data), WRITE_BYTES):
                 file.append(data[start : start + WRITE_BYTES])
             file.sync()
         finally:
             file.close()
         self._disk.rename(temporary, f"{self._path}/snapshot")
-        self._snapshot_index = snapshot.index
 
     def close(self) -> None:
         self._file.close()
@@ -265,17 +281,33 @@ class DurableRaftLog:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def _append(self, frame: _Frame) -> None:
-        if self._file.size_bytes >= self._segment_bytes:
-            self._file.close()
-            self._create_segment(_number(self._segments[-1].name) + 1)
-            self._file = self._disk.open_append(f"{self._path}/{self._segments[-1].name}")
-        self._file.append(frame.encode(self._file.size_bytes))
+        with self._room_errors():
+            if self._file.size_bytes >= self._segment_bytes:
+                self._file.close()
+                self._create_segment(_number(self._segments[-1].name) + 1)
+                self._file = self._disk.open_append(f"{self._path}/{self._segments[-1].name}")
+            size_bytes = self._file.size_bytes
+            try:
+                self._file.append(frame.encode(size_bytes))
+            except OSError:
+                self._file.truncate(size_bytes)  # a part of the frame may have had room
+                raise
         self._file.sync()
         self._mark.raise_to(_place(self._segments[-1].name, self._file.size_bytes))
         self._announced = frame.announced
         self._last_index = frame.entries[-1].index if frame.entries else frame.base_index
         segment = self._segments[-1]
         segment.last_index = max(segment.last_index, self._last_index)
+
+    @contextmanager
+    def _room_errors(self) -> Iterator[None]:
+        """An OSError for want of room becomes a NoRoomError: what the block has begun does not count."""
+        try:
+            yield
+        except OSError as error:
+            if is_no_room(error):
+                raise NoRoomError(os_sentence(self._disk, self._path, "write the controllers' log", error)) from error
+            raise
 
     def _create_segment(self, number: int) -> None:
         """Create a segment that begins with a frame of the whole hard state, so that older segments may go."""

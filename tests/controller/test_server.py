@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import struct
 from collections.abc import AsyncIterator, Callable
@@ -16,12 +17,14 @@ from controller.quorum.raft_peer_filter import RaftPeerFilter
 from controller.server import OVERRIDES_FILE, ControllerServer, read_config, run_controller
 from rmqha.cli.main import first_error
 from rmqha.host.access.security import NO_SECURITY
+from rmqha.host.disk import HostAppendFile
 from rmqha.host.net.poller import Poller
 from rmqha.host.net.remoting import RemotingClient, serve
 from rmqha.host.net.session import Session
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import BrokenInvariantError, RemoteError, UnreachableError, UsageError
+from rmqha.model.offset import Buffer
 from rmqha.wire.command import Command
 from rmqha.wire.config_answer import parse_keys
 from rmqha.wire.frame import encode_frame
@@ -187,6 +190,53 @@ async def test_a_changed_key_that_cannot_be_kept_is_said_and_ends_nothing(tmp_pa
         assert reply.code == ResponseCode.SYSTEM_ERROR and "in force until a restart" in (reply.remark or "")
         told = await ask(client, controller, RequestCode.CONTROLLER_GET_CONFIG)
         assert parse_keys(told, "n0").overridden == frozenset({"enableElectUncleanMaster"})
+
+
+async def test_a_controller_waits_for_room_on_its_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append, tracer, is_full = HostAppendFile.append, quiet(), True
+
+    def append_part(file: HostAppendFile, data: Buffer) -> None:
+        append(file, memoryview(data)[: len(data) // 2] if is_full else data)
+        if is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("controller.server.ROOM_CHECK_MS", 10)
+    async with running(sole(tmp_path / "store"), tracer) as controller, RemotingClient() as client:
+        ids = {"clusterName": CLUSTER, "brokerName": GROUP}
+        applied = {**ids, "appliedBrokerId": "1", "registerCheckCode": "127.0.0.1:1;1"}
+        await ask(client, controller, RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, ids)
+        monkeypatch.setattr(HostAppendFile, "append", append_part)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, client, controller, RequestCode.CONTROLLER_APPLY_BROKER_ID, applied)
+            told = list[object]()
+            with trio.fail_after(HANG_S):
+                while not told:
+                    told = [event["reason"] for event in tracer.history() if event["event"] == "log_lacks_room"]
+                    await trio.sleep(0.005)
+            state = await ask(client, controller, RequestCode.RMQHA_GET_CONTROLLER_STATE)
+            assert "No space left on device; free some space on that disk" in str(told)
+            assert json.loads(bytes(state.body))["raft"]["unsavedMs"] >= 0, "it answers meanwhile"
+            is_full = False
+    async with running(sole(tmp_path / "store")) as controller, RemotingClient() as client:
+        issued = await ask(client, controller, RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, ids)
+        assert issued.ext["nextBrokerId"] == "2", "what waited for room was written once"
+
+
+async def test_a_controller_that_waits_for_room_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(file: HostAppendFile, data: Buffer) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    tracer = quiet()
+    with trio.fail_after(HANG_S):
+        async with running(sole(tmp_path / "store"), tracer) as controller, RemotingClient() as client:
+            ids = {"clusterName": CLUSTER, "brokerName": GROUP}
+            await ask(client, controller, RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, ids)
+            monkeypatch.setattr(HostAppendFile, "append", refuse)
+            applied = {**ids, "appliedBrokerId": "1", "registerCheckCode": "127.0.0.1:1;1"}
+            with pytest.raises(UnreachableError):
+                command = Command(RequestCode.CONTROLLER_APPLY_BROKER_ID, applied)
+                await client.call(controller, command, 500)
+            assert "log_lacks_room" in {event["event"] for event in tracer.history()}
 
 
 async def test_three_controllers_elect_a_leader_and_hand_over(tmp_path: Path) -> None:

@@ -31,9 +31,20 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM
 """Errors that say nothing against the disk: they pass when there is room, or a limit is raised."""
 
 
+def is_no_room(error: OSError) -> bool:
+    """True for want of room on the disk or under a limit."""
+    return error.errno in _NO_ROOM
+
+
 def place(disk: Disk, path: str) -> str:
     """The name of a file in a sentence."""
     return f"{disk.label}/{path}" if path else disk.label
+
+
+def advice(error: OSError) -> str:
+    """The end of a sentence about an error that says what to do; "" for an error that needs no such words."""
+    known = _ADVICE.get(error.errno or 0)
+    return f"; {known}" if known else ""
 
 
 def os_sentence(disk: Disk, path: str, doing: str, error: OSError) -> str:
@@ -74,7 +85,7 @@ def room_errors() -> Iterator[None]:
         yield
     except StoreError as error:
         cause = error.__cause__
-        if isinstance(cause, OSError) and cause.errno in _NO_ROOM:
+        if isinstance(cause, OSError) and is_no_room(cause):
             raise NoRoomError(str(error)) from cause
         raise
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass, field
 
 import pytest
@@ -9,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.quorum.raft_log import DurableRaftLog
-from rmqha.model.error import StoreError
-from rmqha.model.offset import RaftIndex, Term
+from rmqha.model.error import NoRoomError, StoreError
+from rmqha.model.offset import Buffer, RaftIndex, Term
 from rmqha.raft.log import StoredState
 from rmqha.raft.node import Ready
-from rmqha.sim.disk import DiskStopped, SimDisk
+from rmqha.sim.disk import DiskStopped, SimAppendFile, SimDisk
 from rmqha.sim.prng import SimPrng
 from rmqha.sim.scheduler import Scheduler
 from rmqha.sim.tracer import SimTracer
@@ -44,6 +45,34 @@ def ready(
 ) -> Ready:
     cut = None if truncate_from is None else RaftIndex(truncate_from)
     return Ready((), hard_state, cut, installed, new, compaction, (), (), ())
+
+
+class Narrow(SimDisk):
+    """A disk with room for so many bytes; an append takes what there is before it fails."""
+
+    room_bytes = 1 << 20
+
+    def step(self, kind: str, size_bytes: int = 0, *, grow: bool = False) -> int | None:
+        if grow or kind == "create":
+            if size_bytes > self.room_bytes:
+                self.room_bytes = 0
+                raise OSError(errno.ENOSPC, "No space left on device")
+            self.room_bytes -= size_bytes
+        return super().step(kind, size_bytes, grow=grow)
+
+    def open_append(self, path: str) -> SimAppendFile:
+        found = super().open_append(path)
+        found.__class__ = NarrowFile
+        return found
+
+
+class NarrowFile(SimAppendFile):
+    def append(self, data: Buffer) -> None:
+        assert isinstance(self._disk, Narrow)
+        room_bytes = self._disk.room_bytes
+        if room_bytes < len(data):
+            super().append(memoryview(data)[:room_bytes])
+        super().append(data)
 
 
 @dataclass
@@ -139,6 +168,33 @@ def test_every_crash_leaves_the_state_before_or_after_a_ready(seed: int) -> None
         stored = open_log(disk).stored
         assert stored in [outcome.stored() for outcome in outcomes]
         model = next(outcome for outcome in outcomes if outcome.stored() == stored)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_has_no_room_changes_nothing_and_is_written_later(seed: int) -> None:
+    """Small segments: a frame may need a new one, and a snapshot removes old ones."""
+    prng, model = SimPrng(seed), Model()
+    disk = Narrow(prng)
+    log, refused_count = open_log(disk), 0
+    for _ in range(40):
+        change = draw_change(prng, model)
+        for step in log.steps(change):
+            disk.room_bytes = prng.below(60) if prng.chance(1, 2) else 1 << 20
+            while True:
+                try:
+                    step()
+                    break
+                except NoRoomError as error:
+                    assert "No space left on device; free some space on that disk" in str(error)
+                    refused_count += 1
+                    disk.room_bytes += prng.below(200)
+        model = model.after(change)
+        if prng.chance(1, 4):
+            disk.room_bytes = 1 << 20
+            disk.crash(power_loss=prng.chance(1, 2))
+            log = open_log(disk)
+            assert log.stored == model.stored()
+    assert refused_count > 10
 
 
 def test_what_was_only_in_the_page_cache_is_synced_when_it_is_read() -> None:

@@ -152,12 +152,12 @@ RAFT: dict[str, Callable[[], Any]] = {
     "a segment goes with one entry that the snapshot lacks (Raft)": edit(
         DurableRaftLog, "_drop_covered_segments", ("<= self._snapshot_index", "<= self._snapshot_index + 1")
     ),
-    "a snapshot is not synced (Raft)": edit(DurableRaftLog, "write_snapshot", ("        file.sync()\n", "")),
+    "a snapshot is not synced (Raft)": edit(DurableRaftLog, "_write_new_snapshot", ("        file.sync()\n", "")),
     "a snapshot goes on behind a broken-off one (Raft)": edit(
-        DurableRaftLog, "write_snapshot", ("        self._disk.remove(temporary)\n", "        pass\n")
+        DurableRaftLog, "_write_new_snapshot", ("        self._disk.remove(temporary)\n", "        pass\n")
     ),
     "a leader's snapshot is not announced (Raft)": edit(
-        DurableRaftLog, "persist", (", announced=ready.snapshot.index", "")
+        DurableRaftLog, "steps", (", announced=ready.snapshot.index", "")
     ),
 }
 STORE: dict[str, Callable[[], Any]] = {
