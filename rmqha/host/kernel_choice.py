@@ -71,4 +71,26 @@ def load_kernel(library: Path = LIBRARY) -> NativeKernel:
     try:
         return NativeKernel(ctypes.PyDLL(str(library)))
     except (OSError, AttributeError, ValueError) as error:
-        raise OSError(f"{library} cannot be used ({error}): make native builds it anew") from None
+        trouble = _trouble(library) or f"cannot be used ({error}): make native builds it anew"
+        raise OSError(f"{library} {trouble}") from None
+
+
+def _trouble(library: Path) -> str:
+    """The reason why no program can load this library, with what to do; "" if none is known. The system's own words
+    mislead: its linker calls a file of another processor missing."""
+    if os.statvfs(library).f_flag & os.ST_NOEXEC:
+        return "lies on a file system that is mounted noexec: install rmqha on another one"
+    known, own = _processor(library), _processor(Path("/proc/self/exe"))
+    if known and own and known != own:
+        return "was built for another processor: make native builds one for this"
+    return ""
+
+
+def _processor(program: Path) -> bytes:
+    """Class, byte order and machine of an ELF file; b"" if it is none, or cannot be read as where /proc is hidden."""
+    try:
+        with program.open("rb") as file:
+            head = file.read(20)
+    except OSError:
+        return b""
+    return head[4:6] + head[18:20] if head.startswith(b"\x7fELF") else b""

@@ -334,6 +334,26 @@ def test_a_library_that_is_asked_for_and_not_there(tmp_path: Path, monkeypatch: 
         choose_kernel()
 
 
+def test_a_library_of_another_processor_says_so(tmp_path: Path) -> None:
+    """The linker says that there is no such file."""
+    head = bytearray(Path("/proc/self/exe").read_bytes()[:64])
+    head[18:20] = b"\xfa\xfa"
+    path = tmp_path / "librmqha_kernel.so"
+    path.write_bytes(head)
+    with pytest.raises(OSError, match="was built for another processor: make native builds one for this"):
+        load_kernel(path)
+
+
+def test_a_library_that_may_not_be_run_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "librmqha_kernel.so"
+    path.write_bytes(b"no library")
+    found = os.statvfs(path)
+    flags = found.f_flag | os.ST_NOEXEC
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((*found[:8], flags, *found[9:])))
+    with pytest.raises(OSError, match="lies on a file system that is mounted noexec: install rmqha on another one"):
+        load_kernel(path)
+
+
 def test_a_library_of_something_else(tmp_path: Path) -> None:
     path = tmp_path / "librmqha_kernel.so"
     path.write_bytes(b"no library")
