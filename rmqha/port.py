@@ -65,6 +65,10 @@ class MappedRegion(Protocol):
         """Copy `data` to `position`. The caller keeps inside the region: leaving it is a programming error."""
         ...
 
+    def zero(self, position: int, size_bytes: int) -> None:
+        """Write zeros over the range. It needs no blocks, so it succeeds on a full disk where `write` may not."""
+        ...
+
     def write_words(
         self, positions: Sequence[int], words: bytes, put: Callable[[memoryview, Sequence[int], bytes], None]
     ) -> None:

@@ -33,6 +33,7 @@ READ_AHEAD_JUMP_BYTES = 16 * 1024 * 1024
 file do."""
 FILE_MODE, DIRECTORY_MODE = 0o640, 0o750
 """Modes of files and directories: the owner may write, the group may read. A umask may only remove rights."""
+_ZEROS = memoryview(bytes(1 << 20))
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _GONE = "rmqha.gone"
 """Name of a directory that is being removed."""
@@ -205,6 +206,14 @@ class HostRegion:
                 written = os.pwrite(self._fd, rest, position)
                 position += written
                 rest = rest[written:]
+
+    def zero(self, position: int, size_bytes: int) -> None:
+        """Write zeros where the file has data: no block is reserved, as in a file that another program has written."""
+        behind = position + size_bytes
+        for start, end in self.data_ranges(position):
+            at, stop = max(start, position), min(end, behind)
+            while at < stop:
+                at += os.pwrite(self._fd, _ZEROS[: stop - at], at)
 
     def write_words(
         self, positions: Sequence[int], words: bytes, put: Callable[[memoryview, Sequence[int], bytes], None]

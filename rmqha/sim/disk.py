@@ -163,6 +163,9 @@ class SimRegion:
         if torn is not None:
             raise DiskStopped
 
+    def zero(self, position: int, size_bytes: int) -> None:
+        self.write(position, bytes(size_bytes))
+
     def write_words(
         self, positions: Sequence[int], words: bytes, put: Callable[[memoryview, Sequence[int], bytes], None]
     ) -> None:

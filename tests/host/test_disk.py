@@ -677,3 +677,19 @@ def test_what_is_locked_is_written_there_or_nowhere(tmp_path: Path) -> None:
     root.rename(aside)
     disk.write_atomic("a", b"y")
     assert (root / "a").read_bytes() == b"y", "who holds no lock makes what it needs"
+
+
+def test_zeroing_needs_no_blocks(host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that another program has written, page by page."""
+    disk, root = host
+    (root / "sparse").write_bytes(b"x" * 5000)
+    os.truncate(root / "sparse", 1 << 20)
+
+    def refused(fd: int, start: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", refused)
+    region = disk.map("sparse", 1 << 20, reserve=False)
+    region.zero(100, 50_000)
+    assert bytes(region.view(0, 6000)) == b"x" * 100 + bytes(5900)
+    region.close()

@@ -145,11 +145,9 @@ class MappedFile:
 
     def zero(self, from_offset: int, to_offset: int) -> None:
         """Write zeros; not durable yet."""
-        at = from_offset
-        while at < to_offset:
-            size = min(len(_ZEROS), to_offset - at)
-            self.region.write(at - self.start_offset, _ZEROS[:size])
-            at += size
+        with disk_errors(self._disk, self.path, "write the file"):
+            for at in range(from_offset, to_offset, len(_ZEROS)):
+                self.region.zero(at - self.start_offset, min(len(_ZEROS), to_offset - at))
 
     def sync(self) -> None:
         if self._region is not None:

@@ -52,6 +52,9 @@ class Sparse(SimRegion):
         self._disk.need()
         super().write(position, data)
 
+    def zero(self, position: int, size_bytes: int) -> None:
+        super().write(position, bytes(size_bytes))
+
 
 class Life:
     """A broker's life; each step may be refused by the disk, and then counts as not done."""
@@ -172,3 +175,23 @@ def prepared(clean: bool) -> tuple[SimDisk, list[Any]]:
 
 def opened(clean: bool) -> Store:
     return open_store(prepared(clean)[0])
+
+
+@pytest.mark.parametrize("kept_count", [0, 5, 23])
+def test_a_fork_is_cut_on_a_full_disk(kept_count: int) -> None:
+    disk, model = FullAt(SimPrng(1)), LogModel()
+    store = open_store(disk)
+    ends = [store.max_phy_offset]
+    for number in range(24):
+        new = message(number, queue_id=number % 2, body=b"%d" % number * 500)
+        done = store.append(new, number * 400)
+        model.add(new, done.store_timestamp_ms)
+        ends.append(store.max_phy_offset)
+    commit_all(store)
+    store.sync()
+    disk.full_from = 0
+    store.truncate(ends[kept_count])
+    model.cut(ends[kept_count])
+    check_queues(store, model)
+    disk.full_from = None
+    store.close()
