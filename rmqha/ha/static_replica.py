@@ -16,7 +16,8 @@ from rmqha.ha.ack import AckQueue
 from rmqha.ha.action import AckStatus, Action, CloseHa, Complete, HandedOver, RoleChanged, Token
 from rmqha.ha.machine import Promoting, RoleHolder, Slave, common_state
 from rmqha.ha.stream.legacy_client import LegacyHaClient
-from rmqha.ha.stream.legacy_connection import LegacyConnectionState, LegacyHaConnection
+from rmqha.ha.stream.legacy_connection import LegacyHaConnection
+from rmqha.ha.stream.log_sender import ConnectionState
 from rmqha.ha.stream.replication_client import ClientState
 from rmqha.model.code import ResponseCode
 from rmqha.model.config.servers import BrokerConfig
@@ -356,7 +357,7 @@ class StaticReplica(RoleHolder):
                 ack_offset=item.acked_offset,
                 lag_bytes=item.lag_bytes,
                 lag_ms=now_ms - item.caught_up_at_ms,
-                in_set=item.state is LegacyConnectionState.TRANSFER and item.is_close_enough,
+                in_set=item.state is ConnectionState.TRANSFER and item.is_close_enough,
             )
             for item in self._connections.values()
         ]

@@ -15,7 +15,8 @@ from typing import Literal, NamedTuple, get_args
 
 from rmqha.ha.controller_client import ControllerClient
 from rmqha.ha.group_info import parse_set
-from rmqha.ha.stream.connection import ConnectionState, HaConnection
+from rmqha.ha.stream.connection import HaConnection
+from rmqha.ha.stream.log_sender import ConnectionState
 from rmqha.ha.sync_state import Members, SyncStateSet, as_members
 from rmqha.model.code import ResponseCode
 from rmqha.model.config.servers import BrokerConfig

@@ -2,16 +2,15 @@
 
     WAIT_HANDSHAKE ──handshake──▶ WAIT_ACK ──first ack──▶ TRANSFER        anything else ──▶ closed
 
-The shell writes one transfer at a time; the kernel's buffers keep the wire busy. Every ack is checked against the sent
-offset (apache/rocketmq 3015): a peer that acknowledges bytes that were never sent is dropped.
+Every ack is checked against the sent offset (apache/rocketmq 3015): a peer that acknowledges bytes that were never sent
+is dropped. `log_sender` sends.
 """
 
 from __future__ import annotations
 
-from enum import Enum
-
-from rmqha.ha.action import Action, CloseHa, SendHa, SendLog
+from rmqha.ha.action import Action, SendHa
 from rmqha.ha.stream.copy_progress import CopyLimit, CopyRate
+from rmqha.ha.stream.log_sender import ConnectionState, LogSender
 from rmqha.ha.stream.peer_bytes import frames_of
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import RemoteProtocolError
@@ -22,43 +21,29 @@ from rmqha.wire.ha_stream import MasterHandshake, SlaveAck, SlaveHandshake, Slav
 HANDSHAKE_TIMEOUT_MS = 3000
 
 
-class ConnectionState(Enum):
-    """Stage of a slave's connection, seen from its master."""
+class HaConnection(LogSender):
+    """Connection of one slave of a group with controllers."""
 
-    WAIT_HANDSHAKE = "wait handshake"
-    WAIT_ACK = "wait ack"
-    TRANSFER = "transfer"
-    CLOSED = "closed"
-
-
-class HaConnection:
-    """Connection of one slave. `acked_offset` is None until its first ack: before, the offset is unknown (ruling 1)."""
+    _FIRST_STATE = ConnectionState.WAIT_HANDSHAKE
+    _FIRST_TIMEOUT_MS = HANDSHAKE_TIMEOUT_MS
+    _FIRST_WORDS = "shake hands"
+    _HEARTBEAT_MAY_WAIT = True
 
     def __init__(
         self, now_ms: int, conn_id: int, peer: str, config: BrokerConfig, log: ReplicaLog, limit: CopyLimit
     ) -> None:
-        self.conn_id = conn_id
-        self.peer = peer
-        self.state = ConnectionState.WAIT_HANDSHAKE
+        super().__init__(now_ms, conn_id, peer, config, log)
         self.slave_id: BrokerId | None = None
         self.async_learner = False
-        self.acked_offset: PhyOffset | None = None
-        self.next_offset = PhyOffset(0)
-        self.caught_up_at_ms = now_ms
-        """Latest time (ms) of which the slave is known to hold the master's whole log as of then (lag in time)."""
         self.progress_at_ms = now_ms
         """Latest time (ms) at which an ack advanced, or the slave held the whole log."""
-        self._config = config
-        self._log = log
         self._limit = limit
         self._rate = CopyRate(now_ms)
+        self._bytes_per_second = 0
+        """Limit of the transfer that is made; 0: none."""
         self._parser = SlaveStreamParser()
-        self._in_flight = False
-        self._last_read_ms = now_ms
-        self._last_write_ms = now_ms
         self._end_mark = (log.max_phy_offset, now_ms)
         self._sent_confirm_offset = PhyOffset(-1)
-        self.opened_at_ms = now_ms
 
     def received(self, now_ms: int, data: Buffer, epoch: Epoch) -> list[Action]:
         """Handle bytes of the slave. `epoch` is the current master epoch, for the handshake's lastEpoch."""
@@ -125,10 +110,6 @@ class HaConnection:
             self.caught_up_at_ms = self.progress_at_ms = now_ms
             self._end_mark = (self.acked_offset, now_ms)
 
-    def sent(self) -> None:
-        """The shell has handed the last transfer to the kernel."""
-        self._in_flight = False
-
     def is_idle(self, now_ms: int, end: PhyOffset, confirm: PhyOffset) -> bool:
         """True if `pump` would send nothing. `end` and `confirm` are the log's offsets, read once for all
         connections."""
@@ -140,42 +121,23 @@ class HaConnection:
             and now_ms < self._last_write_ms + self._config.ha_send_heartbeat_interval
         )
 
-    def pump(self, now_ms: int) -> list[Action]:
-        """Send the next transfer, heartbeat or confirm offset, if one is due and no transfer is in flight."""
-        if self.state is not ConnectionState.TRANSFER or self._in_flight:
-            return []
-        log, offset = self._log, self.next_offset
-        if offset < log.min_phy_offset:
-            return [self.close(f"slave {self.slave_id} at {offset} has fallen below the oldest file")]
-        bytes_per_second = self._limit.of(self.slave_id)
-        limit = min(self._config.ha_transfer_batch_size, log.epochs.next_start(offset) - offset)
-        if bytes_per_second:
-            limit = min(limit, CopyRate.most_bytes(bytes_per_second)) if now_ms >= self._rate.free_at_ms() else 0
-        size_bytes = len(log.view(offset, limit)) if offset < log.max_phy_offset else 0
-        confirm = log.confirm_offset
-        if size_bytes == 0:
-            # An advance of the confirm offset is pushed without waiting for data.
-            if (
-                confirm == self._sent_confirm_offset
-                and now_ms < self._last_write_ms + self._config.ha_send_heartbeat_interval
-            ):
-                return []
-            return [SendHa(self.conn_id, self._header(now_ms, 0, confirm), may_wait=True)]
-        acked = self.acked_offset
-        assert acked is not None and acked <= offset, f"slave {self.slave_id} acked {acked}, {offset} was sent"
-        assert offset + size_bytes <= log.max_phy_offset, f"{size_bytes} bytes from {offset} are beyond the log's end"
-        header = self._header(now_ms, size_bytes, confirm)
-        self.next_offset = PhyOffset(offset + size_bytes)
-        self._in_flight = True
-        if bytes_per_second:
-            self._rate.charge(now_ms, size_bytes, bytes_per_second)
-        return [SendLog(self.conn_id, header, offset, size_bytes)]
+    def _most_bytes(self, now_ms: int, offset: PhyOffset) -> int:
+        most_bytes = min(self._config.ha_transfer_batch_size, self._log.epochs.next_start(offset) - offset)
+        self._bytes_per_second = self._limit.of(self.slave_id)
+        if not self._bytes_per_second:
+            return most_bytes
+        return min(most_bytes, CopyRate.most_bytes(self._bytes_per_second)) if now_ms >= self._rate.free_at_ms() else 0
 
-    def _header(self, now_ms: int, size_bytes: int, confirm: PhyOffset) -> bytes:
-        offset = self.next_offset
+    def _owes_heartbeat(self) -> bool:
+        """True if the confirm offset has advanced: it is pushed without waiting for data."""
+        return self._log.confirm_offset != self._sent_confirm_offset
+
+    def _header(self, now_ms: int, size_bytes: int) -> bytes:
+        if size_bytes and self._bytes_per_second:
+            self._rate.charge(now_ms, size_bytes, self._bytes_per_second)
+        offset, confirm = self.next_offset, self._log.confirm_offset
         entry = self._log.epochs.at(offset)
         self._sent_confirm_offset = confirm
-        self._last_write_ms = now_ms
         return TransferHeader(
             size_bytes,
             offset,
@@ -184,30 +146,12 @@ class HaConnection:
             confirm,
         ).encode()
 
-    def timeout(self, now_ms: int) -> list[Action]:
-        if self.state is ConnectionState.CLOSED:
-            return []
-        if self.state is ConnectionState.WAIT_HANDSHAKE and now_ms >= self.opened_at_ms + HANDSHAKE_TIMEOUT_MS:
-            # The bound on an unauthenticated session (apache/rocketmq 8875). A Java slave's first ack may take 5 s.
-            return [self.close(f"{self.peer} did not shake hands within {HANDSHAKE_TIMEOUT_MS} ms")]
-        if now_ms >= self._last_read_ms + self._config.ha_housekeeping_interval:
-            return [self.close(f"slave {self.slave_id} at {self.peer} was silent")]
-        return self.pump(now_ms)
+    def _name(self, offset: PhyOffset | None = None) -> str:
+        return f"slave {self.slave_id} at {self.peer if offset is None else offset}"
 
     def deadline_ms(self) -> int:
-        due = self._last_read_ms + self._config.ha_housekeeping_interval
-        if self.state is ConnectionState.WAIT_HANDSHAKE:
-            return min(due, self.opened_at_ms + HANDSHAKE_TIMEOUT_MS)
-        if self.state is ConnectionState.TRANSFER and not self._in_flight:
-            beat = self._last_write_ms + self._config.ha_send_heartbeat_interval
-            due = beat if beat < due else due
-            if self._limit.bytes_per_second and self._is_held_back():
-                due = min(due, self._rate.free_at_ms())
+        due = super().deadline_ms()
+        if self._limit.bytes_per_second and self.state is ConnectionState.TRANSFER and not self._in_flight:
+            is_held_back = self._limit.of(self.slave_id) and self.next_offset < self._log.max_phy_offset
+            due = min(due, self._rate.free_at_ms()) if is_held_back else due
         return due
-
-    def _is_held_back(self) -> bool:
-        return bool(self._limit.of(self.slave_id)) and self.next_offset < self._log.max_phy_offset
-
-    def close(self, reason: str, *, is_breach: bool = False) -> CloseHa:
-        self.state = ConnectionState.CLOSED
-        return CloseHa(self.conn_id, reason, is_breach)

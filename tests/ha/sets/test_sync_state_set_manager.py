@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rmqha.ha.action import AckStatus
-from rmqha.ha.stream.connection import ConnectionState
+from rmqha.ha.stream.log_sender import ConnectionState
 from rmqha.ha.sync_state import Members
 from rmqha.ha.sync_state_set_manager import CHECK_INTERVAL_MS, DISCONNECT_GRACE_MS, SyncStateSetManager
 from rmqha.model.code import RequestCode, ResponseCode

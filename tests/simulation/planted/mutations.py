@@ -41,7 +41,8 @@ from rmqha.ha.replica import Replica
 from rmqha.ha.stream import client as ha_client
 from rmqha.ha.stream.alignment import Alignment, AlignmentVerdict, align
 from rmqha.ha.stream.client import HaClient
-from rmqha.ha.stream.connection import ConnectionState, HaConnection
+from rmqha.ha.stream.connection import HaConnection
+from rmqha.ha.stream.log_sender import ConnectionState
 from rmqha.ha.sync_state import Members, SyncStateSet, as_members
 from rmqha.ha.sync_state_set_manager import SyncStateSetManager
 from rmqha.kernel.batch_kernel import SendResults

@@ -33,7 +33,8 @@ from rmqha.ha.group_info import GroupInfo
 from rmqha.ha.hand_over import HandOver
 from rmqha.ha.replica import Replica
 from rmqha.ha.stream.client import HaClient
-from rmqha.ha.stream.connection import ConnectionState, HaConnection
+from rmqha.ha.stream.connection import HaConnection
+from rmqha.ha.stream.log_sender import ConnectionState
 from rmqha.ha.sync_state import Members, SyncStateSet
 from rmqha.ha.sync_state_set_manager import SyncStateSetManager
 from rmqha.model.code import ResponseCode

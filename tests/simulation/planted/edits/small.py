@@ -31,6 +31,7 @@ from rmqha.ha.replica import Replica
 from rmqha.ha.stream import alignment
 from rmqha.ha.stream.client import HaClient
 from rmqha.ha.stream.connection import HaConnection
+from rmqha.ha.stream.log_sender import LogSender
 from rmqha.ha.sync_state_set_manager import SyncStateSetManager
 from rmqha.raft import leader as raft_leader
 from rmqha.raft.log import RaftLog
@@ -53,14 +54,12 @@ HA: dict[str, Callable[[], Any]] = {
         HaConnection, "_ack", ("max(offset, self._log.min_phy_offset)", "offset")
     ),
     "a slave at the oldest file has fallen behind it": edit(
-        HaConnection, "pump", ("offset < log.min_phy_offset", "offset <= log.min_phy_offset")
+        LogSender, "pump", ("offset < log.min_phy_offset", "offset <= log.min_phy_offset")
     ),
     "a slave that moves counts as level": edit(
         HaConnection, "_note_caught_up", ("self.caught_up_at_ms = self._end_mark[1]", "self.caught_up_at_ms = now_ms")
     ),
-    "who is spoken to is never silent": edit(
-        HaConnection, "timeout", ("self._last_read_ms + ", "self._last_write_ms + ")
-    ),
+    "who is spoken to is never silent": edit(LogSender, "timeout", ("self._last_read_ms + ", "self._last_write_ms + ")),
     "what was kept of a connection outlives it": edit(HaClient, "_forget", ("    self._kept.clear()\n", "")),
     "the first acknowledgement does not wait for the disk": edit(
         HaClient, "ack", ("if first and offset < self._log.max_phy_offset:", "if False:")
