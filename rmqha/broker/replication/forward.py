@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import trio
 
 from rmqha.broker.requests.record_access import was_refused
-from rmqha.broker.requests.request import FORWARDED, UNWRITTEN, Channel, Shares
+from rmqha.broker.requests.request import FORWARDED, UNWRITTEN, Channel, Shares, Use, give_back_all, take_all
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import NotSentError, UnreachableError
 from rmqha.model.identity import Role
@@ -141,7 +141,9 @@ class SendForwarder:
         """Hold or forward requests; False if this broker must handle them itself."""
         if not self.is_holding(channel):
             return False
-        if any(FORWARDED in item.ext for item in commands) or not self._take_places(commands):
+        if any(FORWARDED in item.ext for item in commands):
+            return False
+        if not take_all([use for item in commands for use in self._uses(item)]):
             return False
         queue, deadline_ms = self._held.get(channel), self._clock.now_ms() + HOLD_MS
         for command in commands:
@@ -152,32 +154,21 @@ class SendForwarder:
         queue.extend((deadline_ms, command) for command in commands)
         return True
 
-    def _take_places(self, commands: list[Command]) -> bool:
-        """Count requests that are to be held; False, and none is counted, without room for all of them."""
-        for place, command in enumerate(commands):
-            if self._held_counts.take(command.principal):
-                if self._held_bytes.take(command.principal, payload_bytes(command)):
-                    continue
-                self._held_counts.give_back(command.principal.access_key)
-            for earlier in commands[:place]:
-                self._give_back(earlier, payload_bytes(earlier))
-            return False
-        return True
-
-    def _give_back(self, command: Command, size_bytes: int) -> None:
-        self._held_counts.give_back(command.principal.access_key)
-        self._held_bytes.give_back(command.principal.access_key, size_bytes)
+    def _uses(self, command: Command) -> list[Use]:
+        """Uses that a held request makes: of a place and of memory."""
+        principal = command.principal
+        return [(self._held_counts, principal, 1), (self._held_bytes, principal, payload_bytes(command))]
 
     async def _drain(self, channel: Channel, queue: deque[tuple[int, Command]]) -> None:
         while queue:
             deadline_ms, command = queue[0]
-            size_bytes = payload_bytes(command)
+            uses = self._uses(command)
             try:
                 await self._handle(channel, command, deadline_ms)
             except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
                 channel.fail(error, [command])
             queue.popleft()
-            self._give_back(command, size_bytes)
+            give_back_all(uses)
         del self._held[channel]
 
     async def _handle(self, channel: Channel, command: Command, deadline_ms: int) -> None:

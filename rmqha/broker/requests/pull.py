@@ -17,11 +17,14 @@ from rmqha.broker.requests.request import (
     Channel,
     RequestError,
     Shares,
+    Use,
+    give_back_all,
     is_beyond,
     is_of_lost_tail,
     no_group,
     no_topic,
     number,
+    take_all,
     text,
 )
 from rmqha.broker.requests.selectors import (
@@ -469,7 +472,7 @@ class PullProcessor:
         key = pull.topic, pull.queue_id
         own_count = self._held.get(channel, {}).get(key, 0)
         may_wait = wait_ms > 0 and not self._refusing and own_count < MAX_HOLD_COUNT_OF_ONE
-        if not may_wait or not self._take_place(command.principal, pull.filter.chars):
+        if not may_wait or not take_all(self._uses(command.principal, pull)):
             master = self._is_master()
             result = self._read(pull, pull.offset) if cold_range else self._empty(pull, scanned_to, master)
             channel.send(self._reply(command, pull, result, master))
@@ -480,14 +483,9 @@ class PullProcessor:
         self._held.setdefault(channel, {})[key] = own_count + 1
         self._due.setdefault(hold.deadline_ms // TICK_MS, {})[key] = None
 
-    def _take_place(self, principal: Principal, filter_chars: int) -> bool:
-        """Count a hold with its filter; False, and nothing is counted, without room for both."""
-        if not self._places.take(principal):
-            return False
-        if not self._held_filters.hold(filter_chars, principal):
-            self._places.give_back(principal.access_key)
-            return False
-        return True
+    def _uses(self, principal: Principal, pull: _Pull) -> list[Use]:
+        """Uses that a hold makes: of a place, and of memory for its filter."""
+        return [(self._places, principal, 1), (self._held_filters, principal, pull.filter.chars)]
 
     def dispatched(self, grown: Iterable[tuple[str, int]]) -> None:
         """Answer the holds of queues that have grown if they have messages now."""
@@ -654,9 +652,7 @@ class PullProcessor:
 
     def _forget(self, key: _Queue, hold: _Hold) -> None:
         channel = hold.channel
-        access_key = hold.command.principal.access_key
-        self._places.give_back(access_key)
-        self._held_filters.drop(hold.pull.filter.chars, access_key)
+        give_back_all(self._uses(hold.command.principal, hold.pull))
         held = self._held[channel]
         held[key] -= 1
         if not held[key]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Protocol
@@ -229,6 +229,32 @@ class Shares:
         self._used_by[access_key] -= amount
         if not self._used_by[access_key]:
             del self._used_by[access_key]
+
+
+class Shared(Protocol):
+    """Part of what all accounts share; `Shares` is one."""
+
+    def take(self, principal: Principal, amount: int) -> bool: ...
+
+    def give_back(self, access_key: str, amount: int) -> None: ...
+
+
+Use = tuple[Shared, Principal, int]
+"""An account's use of what all share."""
+
+
+def take_all(uses: Sequence[Use]) -> bool:
+    """Count several uses; False, and none is counted, where there is no room for all of them."""
+    for place, (shares, principal, amount) in enumerate(uses):
+        if not shares.take(principal, amount):
+            give_back_all(uses[:place])
+            return False
+    return True
+
+
+def give_back_all(uses: Iterable[Use]) -> None:
+    for shares, principal, amount in uses:
+        shares.give_back(principal.access_key, amount)
 
 
 class Makers:

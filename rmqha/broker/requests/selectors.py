@@ -7,7 +7,7 @@ from rmqha.broker.tables.clients import SQL92, TAG
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.message import find_property
-from rmqha.model.principal import UNRESTRICTED, Principal
+from rmqha.model.principal import Principal
 from rmqha.model.selector import Selector, SelectorError, parse_selector
 from rmqha.store.log.record import properties_of
 from rmqha.wire import lenient_json
@@ -24,8 +24,8 @@ _FILTER_BYTES, _FILTER_BYTES_PER_CHAR = 256, 24
 
 
 class HeldFilters:
-    """Memory of the filters of waiting requests. Filters longer than SHORT_FILTER_CHARS may have half of it, so that
-    short ones find room, and so may one account."""
+    """Memory of the filters of waiting requests. An amount is the number of characters of an expression; 0: none.
+    Filters longer than SHORT_FILTER_CHARS may have half of it, so that short ones find room, and so may one account."""
 
     def __init__(self, max_bytes: int = HELD_FILTER_BYTES) -> None:
         self._shares = Shares(max_bytes)
@@ -34,19 +34,18 @@ class HeldFilters:
     def size_bytes(self) -> int:
         return self._shares.used
 
-    def hold(self, chars: int, principal: Principal = UNRESTRICTED) -> bool:
-        """Count a filter with an expression of `chars` characters, 0: none. False, with nothing counted, beyond the
-        bound."""
-        size_bytes = filter_bytes(chars)
+    def take(self, principal: Principal, amount: int) -> bool:
+        """Count a filter; False, with nothing counted, beyond the bound."""
+        size_bytes = filter_bytes(amount)
         if not size_bytes:
             return True
-        if chars > SHORT_FILTER_CHARS and self.size_bytes + size_bytes > self._shares.most // 2:
+        if amount > SHORT_FILTER_CHARS and self.size_bytes + size_bytes > self._shares.most // 2:
             return False
         return self._shares.take(principal, size_bytes)
 
-    def drop(self, chars: int, access_key: str = "") -> None:
+    def give_back(self, access_key: str, amount: int) -> None:
         """Stop counting a filter of that account whose request was answered."""
-        if size_bytes := filter_bytes(chars):
+        if size_bytes := filter_bytes(amount):
             self._shares.give_back(access_key, size_bytes)
             assert self.size_bytes >= 0, "a filter is dropped that was not held"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from rmqha.broker.requests.request import Channel, RequestError, Shares, Steps
+from rmqha.broker.requests.request import Channel, RequestError, Shares, Steps, Use, give_back_all, take_all
 from rmqha.broker.tables.clients import ClientTable
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import (
@@ -20,7 +20,6 @@ from rmqha.model.message import (
     decode_properties,
     encode_properties,
 )
-from rmqha.model.principal import Principal
 from rmqha.port import Clock
 from rmqha.wire.command import Command
 
@@ -102,25 +101,18 @@ class ReplyProcessor:
             remark = f"push reply message fail, channel of <{client_id}> not found."
             self._store(channel, command, as_send, remark)
             return
-        principal, size_bytes = command.principal, len(body)
-        self._begin(principal, size_bytes)
+        uses: list[Use] = [(self._push_counts, command.principal, 1), (self._push_bytes, command.principal, len(body))]
+        if not take_all(uses):
+            remark = f"{self._push_counts.used} replies are on their way; try later"
+            raise RequestError(ResponseCode.SYSTEM_BUSY, remark)
 
         def done(outcome: Command | str) -> None:
-            self._push_counts.give_back(principal.access_key)
-            self._push_bytes.give_back(principal.access_key, size_bytes)
+            give_back_all(uses)
             is_taken = isinstance(outcome, Command) and outcome.code == ResponseCode.SUCCESS
             self._store(channel, command, as_send, "" if is_taken else f"push reply message to {client_id}fail.")
 
         push = self._push(channel.peer, fields, properties, body)
         self._call(client, push, PUSH_TIMEOUT_MS, done)
-
-    def _begin(self, principal: Principal, size_bytes: int) -> None:
-        """Count an answer that goes on its way. Raises RequestError where there is no room."""
-        if self._push_counts.take(principal):
-            if self._push_bytes.take(principal, size_bytes):
-                return
-            self._push_counts.give_back(principal.access_key)
-        raise RequestError(ResponseCode.SYSTEM_BUSY, f"{self._push_counts.used} replies are on their way; try later")
 
     def _push(self, peer: str, fields: dict[str, str], properties: dict[str, str], body: bytes) -> Command:
         now_ms = self._clock.wall_ms()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmqha.broker.requests.consumer_requests import LARGE_HEARTBEAT_BYTES
-from rmqha.broker.requests.request import Shares, Steps
+from rmqha.broker.requests.request import Shares, Steps, give_back_all, take_all
 from rmqha.broker.tables.topics import TopicConfig
 from rmqha.ha.log_writes import WAITS_FOR_DISK
 from rmqha.model.code import RequestCode, ResponseCode
@@ -159,3 +159,12 @@ def test_an_account_has_half_of_what_all_share(most: int, share: int) -> None:
 def test_admins_and_who_needs_no_account_have_all_of_it(who: Principal) -> None:
     shares = Shares(8)
     assert shares.take(who, 8) and not shares.take(who)
+
+
+def test_of_several_uses_all_are_counted_or_none() -> None:
+    places, sizes, own = Shares(4), Shares(8), principal("operator")
+    assert take_all([(places, own, 1), (sizes, own, 8)])
+    assert not take_all([(places, own, 1), (places, own, 2), (sizes, own, 1)])
+    assert (places.used, sizes.used) == (1, 8)
+    give_back_all([(places, own, 1), (sizes, own, 8)])
+    assert (places.used, sizes.used) == (0, 0)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rmqha.broker.replication.waiter import Answer
 from rmqha.broker.requests.record_access import was_refused
-from rmqha.broker.requests.request import Channel, Shares, number
+from rmqha.broker.requests.request import Channel, Shares, Use, give_back_all, number, take_all
 from rmqha.broker.requests.selectors import HeldFilters
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import DamagedError
@@ -176,22 +176,19 @@ class Polls:
         """Hold a request, as `Poll` describes; False if it must be answered now."""
         size_bytes = poll_bytes(key.topic, key.group, attempt_id)
         is_full = self.is_refusing or self.is_full(key, channel, size_bytes)
-        if wait_ms <= 0 or is_full or not self._take_place(command.principal, size_bytes, filter_chars):
+        if wait_ms <= 0 or is_full or not take_all(self._uses(command.principal, size_bytes, filter_chars)):
             return False
         until_ms = self._clock.now_ms() + min(wait_ms, self._max_wait_ms)
         self._add(Poll(channel, command, key, until_ms, answer, size_bytes, filter_chars, take))
         return True
 
-    def _take_place(self, principal: Principal, size_bytes: int, filter_chars: int) -> bool:
-        """Count a poll; False, and nothing is counted, without room for it, its memory and its filter."""
-        if not self._places.take(principal):
-            return False
-        if self._bytes.take(principal, size_bytes):
-            if self.filters.hold(filter_chars, principal):
-                return True
-            self._bytes.give_back(principal.access_key, size_bytes)
-        self._places.give_back(principal.access_key)
-        return False
+    def _uses(self, principal: Principal, size_bytes: int, filter_chars: int) -> list[Use]:
+        """Uses that a poll makes: of a place, and of memory for itself and its filter."""
+        return [
+            (self._places, principal, 1),
+            (self._bytes, principal, size_bytes),
+            (self.filters, principal, filter_chars),
+        ]
 
     def _add(self, poll: Poll) -> None:
         polls = self._by_key.get(poll.key)
@@ -288,10 +285,7 @@ class Polls:
         if poll.is_over:
             return
         poll.is_over = True
-        access_key = poll.command.principal.access_key
-        self._places.give_back(access_key)
-        self._bytes.give_back(access_key, poll.size_bytes)
-        self.filters.drop(poll.filter_chars, access_key)
+        give_back_all(self._uses(poll.command.principal, poll.size_bytes, poll.filter_chars))
         polls = self._by_key[poll.key]
         if polls[0] is poll:
             polls.popleft()

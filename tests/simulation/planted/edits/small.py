@@ -221,15 +221,13 @@ CLIENTS: dict[str, Callable[[], Any]] = {
     "a pull that is due later in its tick waits for ever": edit(
         PullProcessor, "timeout", ("if due == tick and key in self._holds:", "if False:")
     ),
-    "pulls that are over still count": edit(PullProcessor, "_forget", ("    self._places.give_back(access_key)\n", "")),
+    "pulls that are over still count": edit(PullProcessor, "_forget", ("hold.pull))\n", "hold.pull)[1:])\n")),
     "pulls of a closed connection stay": edit(
         PullProcessor, "closed", ("lambda hold: hold.channel is channel", "lambda hold: False")
     ),
     "a send overtakes those that are held": edit(SendForwarder, "is_holding", ("channel in self._held or ", "")),
     "bytes of held sends are never given back": edit(
-        SendForwarder,
-        "_give_back",
-        ("    self._held_bytes.give_back(command.principal.access_key, size_bytes)\n", ""),
+        SendForwarder, "_drain", ("give_back_all(uses)", "give_back_all(uses[:1])")
     ),
     "a name server keeps the old epoch of whom it was told": edit(
         RouteTable,
