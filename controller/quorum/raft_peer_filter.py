@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rmqha.ha.stream.registered import host_of
+from rmqha.ha.stream.registered import lenient_host
 from rmqha.host.access.security import Security
 from rmqha.host.net.session import Session
 
@@ -27,7 +27,7 @@ class RaftPeerFilter:
         """Reason to refuse the session's Raft messages, "" if they count. `is_peer`: True for hosts of controllers."""
         if self._is_proved or session in self._trusted:
             return ""
-        host = host_of(session.peer)
+        host = lenient_host(session.peer)
         if is_peer(host):
             self._trusted.add(session)
             return ""

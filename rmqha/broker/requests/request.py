@@ -152,8 +152,8 @@ class SendHolder(Protocol):
 
 
 @lru_cache(maxsize=4096)
-def host_of(address: str) -> tuple[bytes, int]:
-    """Address bytes (4 or 16) and port of a numeric "host:port". Raises ValueError."""
+def record_host(address: str) -> tuple[bytes, int]:
+    """Address bytes (4 or 16) and port of a numeric "host:port", as records hold them. Raises ValueError."""
     host, port = parse_address(address)
     return ip_address(host).packed, port
 

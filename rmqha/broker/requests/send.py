@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from rmqha.broker.replication.append_throttle import AppendThrottle
 from rmqha.broker.replication.waiter import FramesWaiter, TopicWaiter, Waiter, Waiting
 from rmqha.broker.requests.record_access import require_producer
-from rmqha.broker.requests.request import Channel, Handler, RequestError, SendHolder, Steps, host_of, not_admitted
+from rmqha.broker.requests.request import Channel, Handler, RequestError, SendHolder, Steps, not_admitted, record_host
 from rmqha.broker.requests.retry import RetryRules
 from rmqha.broker.services.schedule import to_schedule
 from rmqha.broker.services.traffic import Traffic
@@ -244,7 +244,7 @@ class SendProcessor:
             if channel.waited_ms <= self._queue_timeout_ms and not self._is_holding(channel):
                 places.append(place)
                 pieces.append(data)
-                parts.append(SendPart(at, at + len(data), max_count, *host_of(channel.peer)))
+                parts.append(SendPart(at, at + len(data), max_count, *record_host(channel.peer)))
                 at += len(data)
         if not parts:
             return found
@@ -312,7 +312,7 @@ class SendProcessor:
                 if not command.flag & FLAG_ONEWAY:
                     channel.send(not_admitted(command, code, remark))
             return
-        born_host = host_of(channel.peer)
+        born_host = record_host(channel.peer)
         self._has_made_topic = False
         accepted: list[_Accepted] = []
         for command in commands:
@@ -346,7 +346,7 @@ class SendProcessor:
             self.refused_count += 1
             raise RequestError(code, remark)
         try:
-            self._content(self._keyed(_parse(command)), command, host_of(channel.peer), channel.peer)
+            self._content(self._keyed(_parse(command)), command, record_host(channel.peer), channel.peer)
         except _Refused as refused:
             self.refused_count += 1
             raise RequestError(refused.code, str(refused)) from None

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from rmqha.broker.replication.waiter import MessageAppender, Waiter
-from rmqha.broker.requests.request import Channel, RequestError, SendHolder, host_of, not_admitted, text
+from rmqha.broker.requests.request import Channel, RequestError, SendHolder, not_admitted, record_host, text
 from rmqha.broker.tables.topics import TopicTable
 from rmqha.broker.timers.message import of_account, to_timer
 from rmqha.model.code import ResponseCode
@@ -135,7 +135,7 @@ class RecallProcessor:
             RECALL_BODY,
             encode_properties(properties),
             now_ms,
-            host_of(channel.peer),
+            record_host(channel.peer),
             self._store_host,
         )
         return to_timer(of_account(message, command.principal.mark), handle.at_ms, self._config.timer_precision_ms)

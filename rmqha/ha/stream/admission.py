@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from rmqha.ha.action import Action, CloseHa, ResolveHosts
 from rmqha.ha.controller_client import ControllerClient
 from rmqha.ha.stream.peer_bytes import frames_of
-from rmqha.ha.stream.registered import RegisteredReplicas, host_of, is_host_name, parse_sync_state_data
+from rmqha.ha.stream.registered import RegisteredReplicas, is_host_name, lenient_host, parse_sync_state_data
 from rmqha.model.code import ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import RemoteProtocolError
@@ -116,7 +116,7 @@ class HaAdmission:
 
     def _refusal_of(self, item: PendingConnection) -> str:
         assert item.broker_id is not None
-        return self._registered.refusal(item.broker_id, host_of(item.peer), item.claim)
+        return self._registered.refusal(item.broker_id, lenient_host(item.peer), item.claim)
 
     # --- what the controllers say -----------------------------------------------------------------------------------
     def registrations_received(self, now_ms: int, registered: str) -> list[PendingConnection]:

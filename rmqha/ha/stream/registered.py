@@ -64,7 +64,7 @@ def _table(rows: Iterable[tuple[Any, Any]]) -> dict[BrokerId, Addresses]:
     return table
 
 
-def host_of(address: str) -> str:
+def lenient_host(address: str) -> str:
     """Host of "host:port", or of a text without a port."""
     try:
         return parse_address(address)[0]
@@ -114,7 +114,7 @@ class RegisteredReplicas:
         return True
 
     def hosts(self, broker_id: BrokerId) -> list[str]:
-        return [host_of(address) for address in self.replicas.get(broker_id, ())]
+        return [lenient_host(address) for address in self.replicas.get(broker_id, ())]
 
     def refusal(self, broker_id: BrokerId, host: str, claim: HaClaim | None) -> str:
         """Reason to refuse a peer from `host` that says it is `broker_id`; "" if it is believed. `claim`: identity that

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqha.broker.requests.request import FORWARDED, UNWRITTEN, host_of
+from rmqha.broker.requests.request import FORWARDED, UNWRITTEN, record_host
 from rmqha.broker.requests.send import SendProcessor
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import decode_properties, encode_properties
@@ -362,9 +362,9 @@ def test_a_client_is_told_whether_its_sends_are_held(broker: Broker) -> None:
     assert len(broker.shell.held) == 1
 
 
-def test_host_of() -> None:
-    assert host_of("127.0.0.1:80") == (b"\x7f\0\0\1", 80)
-    assert host_of("[::1]:80") == (bytes(15) + b"\1", 80)
+def test_record_host() -> None:
+    assert record_host("127.0.0.1:80") == (b"\x7f\0\0\1", 80)
+    assert record_host("[::1]:80") == (bytes(15) + b"\1", 80)
 
 
 def test_one_that_the_store_cannot_hold_does_not_spoil_its_neighbours(make_broker: Callable[..., Broker]) -> None:
