@@ -66,7 +66,10 @@ def test_a_broken_layer_is_seen(tmp_path: Path) -> None:
 
 
 def package_of(module: str) -> str:
-    """`rmqha.store` of `rmqha.store.log.record`; `controller` and `nameserver` are one package each."""
+    """`rmqha.store` of `rmqha.store.log.record`; `controller` and `nameserver` are one package each, and
+    `rmqha.__main__` is the way into `rmqha.cli`."""
+    if module == "rmqha.__main__":
+        return "rmqha.cli"
     return ".".join(module.split(".")[: 2 if module.startswith("rmqha.") else 1])
 
 

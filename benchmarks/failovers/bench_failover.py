@@ -16,13 +16,13 @@ from typing import Any
 import trio
 
 from benchmarks.figures import show, summary
-from rmqha.cli.local.launch import launch
 from rmqha.drill.audit import audit
 from rmqha.drill.cluster import Cluster, Failover, Launch, quickstart
 from rmqha.drill.fault import Freeze
 from rmqha.drill.run import drill
 from rmqha.drill.traffic import PER_SECOND, DrillTraffic
 from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.ops.local.launch import launch
 from rmqha.ops.local.phases import PHASES
 from rmqha.ops.local.supervisor import spawn
 

@@ -78,7 +78,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "selftest": ("rmqha.cli.diagnosis.selftest:selftest", "Measure what a disk or the way to a node costs."),
     "history": ("rmqha.cli.admin.history:history", "Show what happened on all nodes, in order of time."),
     "bench": ("rmqha.cli.bench.command:bench", "Measure latency at a fixed rate, reads, and how slaves follow."),
-    "drill": ("rmqha.drill.command:drill", "Inject faults into a scratch cluster under load, and audit its logs."),
+    "drill": ("rmqha.cli.diagnosis.drill:drill", "Inject faults into a scratch cluster under load, and audit its logs."),
     "log": (
         "rmqha.cli.storage.log:log",
         "Look into the files of a message store: ls, stat, cat, grep, export, verify, kept.",

@@ -17,8 +17,6 @@ from typing import Any, TypeVar
 
 import trio
 
-from rmqha.cli.local.launch import last_words, launch, wait_well
-from rmqha.cli.local.up import prepare
 from rmqha.drill.error import DrillError
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.error import RmqhaError
@@ -26,9 +24,11 @@ from rmqha.ops.asking import state_of
 from rmqha.ops.cluster_view import ClusterView, ask_cluster
 from rmqha.ops.local.cluster_file import ClusterSpec, parse
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
+from rmqha.ops.local.launch import StepLines, last_words, launch, wait_well
 from rmqha.ops.local.node_history import collect
 from rmqha.ops.local.phases import failover_phases
 from rmqha.ops.local.preflight import check_cluster, free_ports
+from rmqha.ops.local.prepare import prepare
 from rmqha.ops.local.supervisor import send_signal, wait_gone
 from rmqha.wire.state.replica_state import ReplicaState
 
@@ -122,7 +122,8 @@ class Cluster:
 
     async def wait_well(self, names: Collection[str] | None = None) -> ClusterView:
         """Wait until nothing is wrong with `names`, by default with any node and any group."""
-        return await wait_well(self.state, names or [*self.state.nodes, *self.state.groups], WELL_S, quiet=self._quiet)
+        show = (lambda steps: None) if self._quiet else StepLines().show
+        return await wait_well(self.state, names or [*self.state.nodes, *self.state.groups], WELL_S, show)
 
     async def kill(self, *names: str) -> int:
         """Kill nodes (SIGKILL), all at once. Returns the wall time (ms) just before."""

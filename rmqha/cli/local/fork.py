@@ -83,11 +83,12 @@ def repair(node: str, yes: bool, timeout: float, directory: Path | None) -> None
     Exit code: 0 it is back in the SyncStateSet, 1 refused, or it did not get there in time.
     """
     from rmqha.cli.acting import acting_cluster
-    from rmqha.cli.local.launch import launch, wait_well
+    from rmqha.cli.local.launch_progress import wait_shown
     from rmqha.cli.local.nodes import DRAIN_TIMEOUT_S, running, started_story
     from rmqha.cli.storage.log_export import export_lines
     from rmqha.host.asking.shell import ask_by
     from rmqha.ops.local.fresh_store import put_aside
+    from rmqha.ops.local.launch import launch
     from rmqha.ops.local.supervisor import require_gone, stop_all
 
     state = acting_cluster(directory)
@@ -109,7 +110,7 @@ def repair(node: str, yes: bool, timeout: float, directory: Path | None) -> None
         aside = put_aside(store, number)
         launch(state, node)
     click.echo(f"{count} messages are in {target}; the whole store is kept in {aside}", err=True)
-    view = ask_by(wait_well, state, [node], timeout)
+    view = ask_by(wait_shown, state, [node], timeout)
     click.echo(started_story(view, node)["sentence"])
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from rmqha.cli.acting import acting_options
-from rmqha.cli.local.launch import last_words, launch
 from rmqha.cli.local.members import (
     POLL_S,
     ask_group,
@@ -32,6 +31,7 @@ from rmqha.model.error import RmqhaError, UnreachableError, UsageError
 from rmqha.ops.asking import state_of
 from rmqha.ops.local.cluster_file import SECRET_FILE, NodeSpec, load, properties_text
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord, last_line, write_atomic
+from rmqha.ops.local.launch import last_words, launch
 from rmqha.ops.local.preflight import check_ports
 from rmqha.wire.state.explained_state import ExplainedGroup, ExplainedReplica
 from rmqha.wire.state.replica_state import ReplicaState

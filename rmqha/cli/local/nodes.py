@@ -12,13 +12,14 @@ from typing import Any
 import click
 
 from rmqha.cli.acting import acting_cluster
-from rmqha.cli.local.launch import launch, wait_well
+from rmqha.cli.local.launch_progress import wait_shown
 from rmqha.cli.options import cluster_options, complete_node, directory_option, echo_json, output_option
 from rmqha.host.asking.shell import ask_by, open_client, sleep
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.cluster_view import ClusterView
 from rmqha.ops.local.cluster_state import FILE, LOCK, LOST_FOUND, OWN_FILE, ClusterState, NodeRecord
 from rmqha.ops.local.followed_file import FollowedFile
+from rmqha.ops.local.launch import launch
 from rmqha.ops.local.supervisor import Process, require_gone, send_signal, stop_all, wait_gone
 from rmqha.ops.node_log import NodeLog
 
@@ -82,7 +83,7 @@ def start(node: str, directory: Path | None, timeout: float, output: str) -> Non
         else:
             launch(state, node)
     # the processes stay: a node that is slow to be well may still get there, and `rmqha status` shows it
-    view = ask_by(wait_well, state, [node], timeout)
+    view = ask_by(wait_shown, state, [node], timeout)
     story = started_story(view, node)
     if output == "json":
         echo_json(story)

@@ -9,28 +9,19 @@ from pathlib import Path
 
 import click
 
-from rmqha.cli.local.launch import STOP_TIMEOUT_S, launch, wait_well
+from rmqha.cli.local.launch_progress import wait_shown
 from rmqha.cli.local.status import show
 from rmqha.cli.options import output_option
-from rmqha.host.access.shared_secret import make_secret_file
 from rmqha.host.asking.shell import ask_by
-from rmqha.host.disk import make_directories
 from rmqha.host.text_file import expanded
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.cluster_view import ClusterView
-from rmqha.ops.local.cluster_file import (
-    SECRET_FILE,
-    SELF_ID,
-    ClusterSpec,
-    counted_from_zero,
-    load,
-    parse,
-    promise,
-    properties_text,
-)
+from rmqha.ops.local.cluster_file import load, parse, promise
 from rmqha.ops.local.cluster_state import DIRECTORY_VARIABLE, OWN_FILE, ClusterState, write_atomic
+from rmqha.ops.local.launch import STOP_TIMEOUT_S, launch
 from rmqha.ops.local.node_kind import NodeKind
 from rmqha.ops.local.preflight import check_cluster
+from rmqha.ops.local.prepare import prepare
 from rmqha.ops.local.supervisor import Process, stop_all
 
 QUICKSTART = Path(__file__).with_name("quickstart.toml")
@@ -132,27 +123,6 @@ def quickstart_text(brokers: int | None, port_base: int | None, mode: str) -> st
     return re.sub("|".join(map(re.escape, changes)), lambda found: changes[found[0]], text)
 
 
-def prepare(spec: ClusterSpec, running: ClusterState | None) -> ClusterState:
-    """Write the directory of the cluster, a properties file per node and the record, which is returned."""
-    state = ClusterState.of(spec)
-    try:
-        make_directories(state.directory)
-        with state.locked():
-            for name, record in running.nodes.items() if running else ():
-                if record.alive:
-                    state.nodes[name] = record
-            old = any(state.properties(node.name).get(SELF_ID) == "n0" for node in spec.nodes)
-            for node in map(counted_from_zero, spec.nodes) if old else spec.nodes:
-                make_directories(state.node_directory(node.name))
-                if not state.nodes[node.name].alive:
-                    write_atomic(state.config_path(node.name), properties_text(spec, node))
-            make_secret_file(state.directory / SECRET_FILE)
-            state.write()
-    except OSError as error:
-        raise UsageError(f"cannot write {error.filename or state.directory}: {error.strerror}") from None
-    return state
-
-
 def start_missing(state: ClusterState, timeout_s: float) -> ClusterView:
     """Start the nodes that do not run and wait for health; on any failure stop those that were started here, no
     others."""
@@ -163,7 +133,7 @@ def start_missing(state: ClusterState, timeout_s: float) -> ClusterView:
                 click.echo(f"{name}: runs already, pid {node.pid}", err=True)
             else:
                 started.append(launch(state, name))
-        return ask_by(wait_well, state, [*state.nodes, *state.groups], timeout_s)
+        return ask_by(wait_shown, state, [*state.nodes, *state.groups], timeout_s)
     except BaseException as error:
         stop_all(started, STOP_TIMEOUT_S)
         if started and isinstance(error, RmqhaError):

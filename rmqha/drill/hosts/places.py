@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rmqha.cli.local.launch import launch
 from rmqha.drill.cluster import BROKERS, Cluster
 from rmqha.drill.hosts.namespaces import Namespaces
 from rmqha.drill.hosts.sandbox import mount_image, mount_tmpfs, uncover
 from rmqha.ops.local.cluster_file import parse
 from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.ops.local.launch import launch
 
 DISK_BYTES = 64 * 1024 * 1024
 SMALL_FILES = {

@@ -22,7 +22,6 @@ from rmqha.cli.diagnosis import bundle as bundles
 from rmqha.cli.diagnosis import collection
 from rmqha.cli.diagnosis import debug as command
 from rmqha.cli.diagnosis.bundle import Bundle, BundleTarget, known_secrets, take_answers, take_cluster, take_machine
-from rmqha.cli.local.up import prepare
 from rmqha.host.http.server import Request, Response, Routes, serve
 from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.statistics import Statistics
@@ -31,6 +30,7 @@ from rmqha.model.error import RmqhaError, UnreachableError, UsageError
 from rmqha.ops.local.cluster_file import parse
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.ops.local.node_kind import NodeKind
+from rmqha.ops.local.prepare import prepare
 from tests.cli.hostile import hostile
 from tests.client.test_admin import peers
 from tests.support.patience import HANG_S

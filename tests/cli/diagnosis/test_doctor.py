@@ -24,13 +24,13 @@ from rmqha.cli.diagnosis.checks.machine import check_memory_limit, parse_pressur
 from rmqha.cli.diagnosis.checks.mounts import Mount
 from rmqha.cli.diagnosis.checks.node_under_test import kind_of
 from rmqha.cli.diagnosis.doctor import doctor
-from rmqha.cli.local.up import prepare
 from rmqha.host.disk import HostDisk
 from rmqha.host.read_disk import HostReadDisk
 from rmqha.model.error import UsageError
 from rmqha.ops.finding import Verdict, count_words, in_order, merged, ok, warn, wrong
 from rmqha.ops.local.cluster_file import ClusterSpec, parse
 from rmqha.ops.local.preflight import free_ports
+from rmqha.ops.local.prepare import prepare
 from rmqha.store.meta.checkpoint import Checkpoint
 
 TEXT = """

@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 import pytest
 from click.testing import CliRunner, Result
 
-from rmqha.cli.local import launch, nodes
+from rmqha.cli.local import nodes
 from rmqha.cli.main import cli
 from rmqha.model.error import RmqhaError, UsageError
-from rmqha.ops.local import cluster_state, supervisor
+from rmqha.ops.local import cluster_state, launch, supervisor
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
 from rmqha.ops.local.supervisor import Process, start_stamp
 
