@@ -1,1 +1,1 @@
-"""Columnar reading of stores without a broker; `rmqha.scan.api` is the way in. Needs NumPy and pyarrow."""
+"""Columnar reading of stores without a broker; `rmqha.scan.api` is the way in. Needs the extra `scan`."""

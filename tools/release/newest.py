@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tools.release.lowest import MARKS, PATHS, beside_spark, version_of
+from tools.release.lowest import MARKS, PATHS, version_of
 from tools.release.uv import ROOT, uv
 
 DIRECTORY = ROOT / ".venv-newest"
@@ -44,7 +44,7 @@ def main(paths: list[str]) -> int:
     print(f"tests on {newest}", flush=True)
     uv(["venv", "--quiet", "--clear", "--python", newest, str(DIRECTORY)])
     install = ["pip", "install", "--quiet", "--python", str(python), "--constraint", str(LOCK)]
-    uv([*install, "--editable", ".[dev,compression]", *beside_spark()])
+    uv([*install, "--editable", ".[dev,compression,scan]"])
     wanted = paths or [f"tests/{path}" for path in PATHS]
     return subprocess.call([str(python), "-m", "pytest", "-m", MARKS, "-p", "no:cacheprovider", *wanted], cwd=ROOT)
 

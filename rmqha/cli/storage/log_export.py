@@ -57,7 +57,7 @@ def export_parquet(records: Iterator[Record], target: Path, body_as: str, *, for
     """Write records as Parquet rows, `body` as bytes. Returns their number."""
     if find_spec("pyarrow") is None:
         raise UsageError(
-            f"Parquet needs pyarrow: run `{sys.executable} -m pip install 'rmqha[spark]'`, or use --format jsonl"
+            f"Parquet needs pyarrow: run `{sys.executable} -m pip install 'rmqha[scan]'`, or use --format jsonl"
         )
     import pyarrow
     from pyarrow import parquet
