@@ -58,6 +58,21 @@ class RaftState(JsonRecord):
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class QuorumState(RaftState):
+    """A controller's state in the Raft group with all addresses: the body of an answer to request 52020."""
+
+    node: str
+    formed: bool
+    members: Sequence[QuorumMember]
+    version: int = VERSION
+    group: str = ""
+    address: str = ""
+    leader_address: str
+    addresses: dict[str, str]
+    """Address of each controller by id, its own too."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ElectionState(JsonRecord):
     """One election of a group, of those that the controllers keep."""
 

@@ -8,6 +8,7 @@ from typing import Any
 from controller.state.image import encode_image
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import Command
+from rmqha.wire.state.controller_state import QuorumState
 from tests.controller.harness import Cluster, Node, group_of
 
 
@@ -15,6 +16,7 @@ def view(cluster: Cluster, node: Node | None = None) -> dict[str, Any]:
     answer = cluster.call(RequestCode.RMQHA_GET_QUORUM, {"version": "1"}, node=node)
     assert answer.code == ResponseCode.SUCCESS
     document: dict[str, Any] = json.loads(bytes(answer.body))
+    assert QuorumState.from_json(document).to_json() == document, "who asks reads all of it"
     return document
 
 

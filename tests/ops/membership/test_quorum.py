@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rmqha.cli.admin.quorum import member_id, node_titles
 from rmqha.model.error import UsageError
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
 from rmqha.ops.local.node_kind import NodeKind
+from rmqha.ops.membership.quorum import member_id, node_titles
 
 ADDRESSES = {"n0": "127.0.0.1:9878", "n1": "127.0.0.1:9879", "ctl-3": "127.0.0.1:9880"}
 

@@ -1,0 +1,1 @@
+"""Changes of who belongs to a group, of controllers or of brokers."""
