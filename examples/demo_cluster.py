@@ -14,6 +14,7 @@ from typing import Any
 
 from rmqha.ops.local.phases import PHASES, failover_phases
 from rmqha.ops.local.preflight import free_ports
+from rmqha.wire.state.history import parse_history
 
 GROUP = "broker-a"
 CLUSTER_FILE = """\
@@ -147,7 +148,7 @@ class Cluster:
 
     def phases(self, killed_at_ms: int, ack_stamps_ms: list[int]) -> dict[str, int | None]:
         """The failover's phases, from the events that the nodes tell."""
-        events = json.loads(self.rmqha("history", "-o", "json", check=False, shown=False))["events"]
+        events = parse_history(json.loads(self.rmqha("history", "-o", "json", check=False, shown=False)))
         return failover_phases(events, killed_at_ms, GROUP, ack_stamps_ms)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from rmqha.ha.stream.alignment import consistent_point
 from rmqha.model.epoch import EpochHistory
 from rmqha.model.offset import OPEN_END, PhyOffset
+from rmqha.wire.state.history import HistoryEvent
 
 MAX_INTERVALS = 24
 """Newest intervals between neighbouring boundaries that are drawn; older ones are counted."""
@@ -165,16 +166,16 @@ def _placed(part: dict[str, Any], places: dict[int, float], first: int) -> dict[
     return part | {"x1": places[max(part["start"], first)], "x2": places[part["end"]]}
 
 
-def cuts_of(events: Sequence[dict[str, Any]]) -> tuple[LogCut, ...]:
+def cuts_of(events: Sequence[HistoryEvent]) -> tuple[LogCut, ...]:
     """Cuts of a replica's log in its events (request 52001): `log_truncated`, with the reason in the following
-    `ha_aligned`. Malformed events are ignored: they come from another process."""
+    `ha_aligned`. Malformed fields are ignored: they come from another process."""
     found: list[LogCut] = []
     for event in events:
-        name, end, size, at = (event.get(key) for key in ("event", "end_offset", "cut_bytes", "at_ms"))
-        if not (isinstance(end, int) and isinstance(size, int) and isinstance(at, int)):
+        name, end, size = event.name, event.get("end_offset"), event.get("cut_bytes")
+        if not (isinstance(end, int) and isinstance(size, int)):
             continue
         if name == "log_truncated" and 0 < size <= OPEN_END - max(end, 0):
-            found.append(LogCut(at, end, end + size))
+            found.append(LogCut(event.at_ms, end, end + size))
         elif name == "ha_aligned" and found and (found[-1].start_offset, found[-1].end_offset) == (end, end + size):
             last = found[-1]
             found[-1] = LogCut(last.at_ms, last.start_offset, last.end_offset, str(event.get("reason") or ""))

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nameserver.web.message_view import visible
-from rmqha.ops.local.phases import Event, failover_phases
+from rmqha.ops.local.phases import failover_phases
 from rmqha.ops.replica_rows import Row
+from rmqha.wire.state.history import HistoryEvent
 
 PERIOD_S = 5.0
 POINTS = 720
@@ -130,22 +131,22 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return round(sum(told), 2) if told else None
 
 
-def failovers(events: Iterable[Event], group: str) -> list[dict[str, Any]]:
+def failovers(events: Iterable[HistoryEvent], group: str) -> list[dict[str, Any]]:
     """Failovers, the newest first: the time at which the old master was given up, and the phases after it (ms).
     `events`: of all nodes. An operator's switch begins when the old master stops accepting."""
-    told = sorted((event for event in events if _time_of(event) is not None), key=lambda event: int(event["at_ms"]))
+    told = sorted(events, key=lambda event: event.at_ms)
     starts = [event for event in told if _begins(event, group)]
     found = []
     for place, start in enumerate(starts):
-        begin_ms = int(start["at_ms"])
-        until_ms = min(begin_ms + SETTLED_MS, int(starts[place + 1]["at_ms"]) if place + 1 < len(starts) else 1 << 62)
-        own = [event for event in told if begin_ms <= int(event["at_ms"]) < until_ms]
+        begin_ms = start.at_ms
+        until_ms = min(begin_ms + SETTLED_MS, starts[place + 1].at_ms if place + 1 < len(starts) else 1 << 62)
+        own = [event for event in told if begin_ms <= event.at_ms < until_ms]
         phases = failover_phases(own, begin_ms, group)
         elected = next((event for event in own if _is_election(event, group)), None)
         found.append(
             {
                 "atMs": begin_ms,
-                "kind": "switch" if start["event"] == "hand_over_begins" else "failover",
+                "kind": "switch" if start.name == "hand_over_begins" else "failover",
                 "epoch": elected.get("epoch") if elected is not None else None,
                 "phases": [[name.removesuffix("_ms"), phases[name]] for name in PHASES],
             }
@@ -153,15 +154,10 @@ def failovers(events: Iterable[Event], group: str) -> list[dict[str, Any]]:
     return [item for item in reversed(found) if item["epoch"] is not None][:MAX_FAILOVERS]
 
 
-def _time_of(event: Event) -> int | None:
-    at_ms = event.get("at_ms")
-    return at_ms if isinstance(at_ms, int) and isinstance(event.get("event"), str) else None
+def _is_election(event: HistoryEvent, group: str) -> bool:
+    return bool(event.name == "master_elected" and event.get("group", group) == group)
 
 
-def _is_election(event: Event, group: str) -> bool:
-    return bool(event["event"] == "master_elected" and event.get("group", group) == group)
-
-
-def _begins(event: Event, group: str) -> bool:
+def _begins(event: HistoryEvent, group: str) -> bool:
     is_of = event.get("group", group) == group
-    return bool(is_of) and event["event"] in ("master_dead", "hand_over_begins")
+    return bool(is_of) and event.name in ("master_dead", "hand_over_begins")

@@ -26,6 +26,7 @@ from rmqha.ops.snapshot import ApacheEpochs, ClusterSnapshot, NodeReport, Server
 from rmqha.ops.wait_explanation import view_of
 from rmqha.wire.state.controller_state import GroupState, RegisteredReplica
 from rmqha.wire.state.explained_state import ExplainedElection, ExplainedGroup
+from rmqha.wire.state.history import HistoryEvent
 from rmqha.wire.state.replica_state import SlaveState
 
 VERSION = 1
@@ -66,7 +67,7 @@ class GroupDetails:
 
     explained: ExplainedGroup | None = None
     """Answer of the leading controller to request 52010."""
-    events: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    events: dict[str, list[HistoryEvent]] = field(default_factory=dict)
     """Replicas' own events (52001) by address."""
     epochs: dict[str, ApacheEpochs] = field(default_factory=dict)
     """Epoch histories of Apache's brokers (1007) by address."""
@@ -371,19 +372,18 @@ def _promise(group: GroupPicture) -> dict[str, Any] | None:
 
 def _events(group: GroupPicture) -> list[dict[str, Any]]:
     """Events, the newest first, with the address of the replica that reports them."""
-    found = [
-        {"atMs": event["at_ms"], "address": address, "event": event["event"], "words": _fields(event)}
+    found: list[dict[str, Any]] = [
+        {"atMs": event.at_ms, "address": address, "event": event.name, "words": _fields(event)}
         for address, events in sorted(group.details.events.items())
         for event in events
-        if isinstance(event, dict) and event.get("event") in TOLD_EVENTS and isinstance(event.get("at_ms"), int)
+        if event.name in TOLD_EVENTS
     ]
     found.sort(key=lambda item: -item["atMs"])
     return found[:MAX_EVENTS]
 
 
-def _fields(event: Mapping[str, Any]) -> str:
-    words = " ".join(f"{key}={value}" for key, value in event.items() if key not in ("at_ms", "event"))
-    return short(words, 300)
+def _fields(event: HistoryEvent) -> str:
+    return short(" ".join(f"{key}={value}" for key, value in event.fields.items()), 300)
 
 
 # --- findings of `rmqha health`, group by group ------------------------------

@@ -25,6 +25,7 @@ from rmqha.ops.survey import BootstrapAddresses, Survey, SurveyScope
 from rmqha.port import Clock, Tracer
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
+from rmqha.wire.state.history import HistoryEvent, parse_history
 
 ROUND_S = 2.0
 NODES_PER_SECOND = 10
@@ -127,18 +128,18 @@ class Recorder:
             "groups": {name: self.consumers.series(name, "lag") for name in self.consumers.names},
         }
 
-    async def _events(self, group: str) -> list[dict[str, Any]]:
+    async def _events(self, group: str) -> list[HistoryEvent]:
         brokers = [item for item in self._routes.groups() if item.broker_name == group]
         addresses = {address for item in brokers for address in item.addresses.values()}
-        found: list[dict[str, Any]] = []
+        found: list[HistoryEvent] = []
 
         async def of_node(client: RemotingClient, address: str) -> None:
             try:
                 body = bytes((await ask(client, address, Command(RequestCode.RMQHA_GET_HISTORY))).body)
-                told = (await trio.to_thread.run_sync(loads, body)).get("events")
-            except (RmqhaError, ValueError, AttributeError):
+                told = await trio.to_thread.run_sync(lambda: parse_history(loads(body)))
+            except (RmqhaError, ValueError):
                 return  # an old or a foreign node: the others' words are shown
-            found.extend(item for item in told or () if isinstance(item, dict))
+            found.extend(told)
 
         async with RemotingClient(max_frame_bytes=MAX_ANSWER_BYTES) as client, trio.open_nursery() as nursery:
             for address in {*addresses, *self._controllers(), self._own_address}:

@@ -26,6 +26,7 @@ from rmqha.port import Clock, Tracer
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 from rmqha.wire.state.explained_state import ExplainedGroup
+from rmqha.wire.state.history import parse_history
 from rmqha.wire.state.replica_state import ReplicaState
 
 PERIOD_S = 1.0
@@ -223,7 +224,7 @@ class ClusterWatch:
                 fresh.epochs[address] = answer
 
         async def events(address: str) -> None:
-            answer = await _ask(client, address, Command(RequestCode.RMQHA_GET_HISTORY), _events)
+            answer = await _ask(client, address, Command(RequestCode.RMQHA_GET_HISTORY), parse_history)
             if answer is not None:
                 fresh.events[address] = answer
 
@@ -238,14 +239,6 @@ class ClusterWatch:
         if with_events:
             self._events_at_ms[name] = now_ms
         self._details[name] = fresh
-
-
-def _events(body: object) -> list[dict[str, Any]]:
-    """Events of a replica's history, with own copies of the fields."""
-    events = body.get("events") if isinstance(body, dict) else None
-    if not isinstance(events, list):
-        raise ValueError("it is no history")
-    return events
 
 
 async def _ask(client: RemotingClient, address: str, command: Command, read: Callable[[object], T]) -> T | None:

@@ -306,7 +306,7 @@ class DiskFault(Fault):
         if found.phases["detect_ms"] is None:
             # the master lives on and says itself what ails it: its successor is asked for then
             events, _ = await collect(cluster.state)
-            told = [event["at_ms"] for event in events if event["event"] == "hand_over_begins"]
+            told = [event.at_ms for event in events if event.name == "hand_over_begins"]
             after = [at_ms - found.fault_at_ms for at_ms in told if at_ms >= found.fault_at_ms]
             found.phases["detect_ms"] = min(after, default=None)
 
@@ -383,10 +383,10 @@ class KillController(Fault):
 
     async def learn(self, cluster: Cluster, found: Round, stamps: list[int]) -> None:
         events, _ = await collect(cluster.state)
-        after = [event for event in events if event["at_ms"] >= found.fault_at_ms]
-        led = [event["at_ms"] for event in after if event["event"] == "controller_leads"]
+        after = [event for event in events if event.at_ms >= found.fault_at_ms]
+        led = [event.at_ms for event in after if event.name == "controller_leads"]
         found.failover_ms = min(led) - found.fault_at_ms if led else None
-        elected = [event for event in after if event["event"] == "master_elected" and event.get("group") == GROUP]
+        elected = [event for event in after if event.name == "master_elected" and event.get("group") == GROUP]
         if elected:
             found.notes.append(f"a master was elected: {elected[0].get('master_id')}")
 

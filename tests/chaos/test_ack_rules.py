@@ -61,6 +61,6 @@ async def test_a_frozen_slave_in_ap_holds_up_sends_for_the_stall_bound_at_most(
         assert stall_ms <= bound_ms + NOISE_MS
         assert (during, after) == ((2, 2) if rule == "two of three" else (2, 3))
         events, _ = await collect(cluster.state)
-        levels = [item["needed"] for item in events if item["event"] == "ack_level" and item["node"] == master]
+        levels = [item.get("needed") for item in events if item.name == "ack_level" and item.node == master]
         assert levels[-2:] == ([2, 3] if rule == "adaptive" else [])
         await assert_nothing_lost(cluster, traffic, tell, replica=frozen)

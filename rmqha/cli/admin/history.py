@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
 
 import click
 
@@ -20,15 +19,16 @@ from rmqha.model.printable import printable
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.ops.local.election_story import ElectionStory, election_stories
 from rmqha.ops.local.node_history import collect
+from rmqha.wire.state.history import HistoryEvent
 
 FOLLOW_INTERVAL_S = 1.0
 
 
-def line(event: dict[str, Any]) -> str:
+def line(event: HistoryEvent) -> str:
     """One event for people, its time with date and zone."""
-    fields = " ".join(f"{key}={value}" for key, value in event.items() if key not in ("at_ms", "node", "event"))
-    told = printable(f"{event['event']} {fields}", lines=False)
-    return f"{local_time(event['at_ms'])} {event['node']:<12} {told}".rstrip()
+    fields = " ".join(f"{key}={value}" for key, value in event.fields.items() if key != "node")
+    told = printable(f"{event.name} {fields}", lines=False)
+    return f"{local_time(event.at_ms)} {event.node:<12} {told}".rstrip()
 
 
 def paragraph(story: ElectionStory) -> str:
@@ -57,12 +57,12 @@ class Choice:
     nodes: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
 
-    def of(self, events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    def of(self, events: Iterable[HistoryEvent]) -> list[HistoryEvent]:
         return [event for event in events if self._takes(event)]
 
-    def _takes(self, event: dict[str, Any]) -> bool:
-        named = not self.patterns or any(fnmatchcase(str(event["event"]), pattern) for pattern in self.patterns)
-        return named and event["at_ms"] >= (self.since_ms or 0) and (not self.nodes or event["node"] in self.nodes)
+    def _takes(self, event: HistoryEvent) -> bool:
+        named = not self.patterns or any(fnmatchcase(event.name, pattern) for pattern in self.patterns)
+        return named and event.at_ms >= (self.since_ms or 0) and (not self.nodes or event.node in self.nodes)
 
 
 class EventFollower:
@@ -72,8 +72,8 @@ class EventFollower:
     def __init__(self) -> None:
         self._shown: set[str] = set()
 
-    def new_of(self, events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        before, keys = self._shown, [json.dumps(event, sort_keys=True) for event in events]
+    def new_of(self, events: Sequence[HistoryEvent]) -> list[HistoryEvent]:
+        before, keys = self._shown, [json.dumps(event.to_json(), sort_keys=True) for event in events]
         self._shown = set(keys)
         return [event for event, key in zip(events, keys, strict=True) if key not in before]
 
@@ -117,7 +117,7 @@ def history(
     chosen = choice.of(follower.new_of(events))
     shown = chosen[-last:] if last else chosen
     if output == "json" and not follow and not told_nothing:
-        echo_json({"events": shown, "silent": silent})
+        echo_json({"events": [event.to_json() for event in shown], "silent": silent})
     else:
         _print(shown, output)
     for name, reason in sorted(silent.items()):
@@ -146,7 +146,7 @@ def _tell_elections(state: ClusterState, output: str, since_ms: int | None, last
         sys.exit(2 if told_nothing else 1)
 
 
-def _print(events: Iterable[dict[str, Any]], output: str) -> None:
+def _print(events: Iterable[HistoryEvent], output: str) -> None:
     for event in events:
-        click.echo(json.dumps(event, ensure_ascii=False) if output == "json" else line(event))
+        click.echo(json.dumps(event.to_json(), ensure_ascii=False) if output == "json" else line(event))
     sys.stdout.flush()

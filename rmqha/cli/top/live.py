@@ -24,6 +24,7 @@ from rmqha.ops.snapshot import ClusterSnapshot, ServerKind
 from rmqha.ops.survey import BootstrapAddresses
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
+from rmqha.wire.state.history import parse_history
 
 ORDER_TIMEOUT_MS = 5000
 CONSUMERS_S = 3.0
@@ -108,11 +109,10 @@ async def story(client: RemotingClient, row: Row) -> list[str]:
     ]
     try:
         reply = await ask(client, row.address, Command(RequestCode.RMQHA_GET_HISTORY))
-        events = loads(bytes(reply.body))["events"]
-        return lines + [line({**event, "node": ""}) for event in events[-STORY_EVENTS:]]
+        return lines + [line(event) for event in parse_history(loads(bytes(reply.body)))[-STORY_EVENTS:]]
     except RmqhaError as error:
         return [*lines, str(error)]
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         return [*lines, f"its answer cannot be read: {error}"]
 
 

@@ -12,57 +12,55 @@ All are cumulative milliseconds from the kill, by the wall clocks of the nodes: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
 
-Event = Mapping[str, Any]
-"""An event {"at_ms": wall, "event": name, …fields}, as request 52001 answers it."""
+from rmqha.wire.state.history import HistoryEvent
 
 PHASES = ("detect_ms", "elect_ms", "role_ms", "writable_ms", "route_ms", "first_ack_ms")
 
 
 def failover_phases(
-    events: Iterable[Event], killed_at_ms: int, group: str, ack_stamps_ms: Iterable[int] = ()
+    events: Iterable[HistoryEvent], killed_at_ms: int, group: str, ack_stamps_ms: Iterable[int] = ()
 ) -> dict[str, int | None]:
     """Phases of the failover that followed a kill, in ms from `killed_at_ms` on. `ack_stamps_ms`: wall times of
     acknowledgements, of which the first after the new master was writable counts.
 
     A phase that did not happen, or that no node reports, is None."""
-    after = sorted((event for event in events if event["at_ms"] >= killed_at_ms), key=lambda event: int(event["at_ms"]))
+    after = sorted((event for event in events if event.at_ms >= killed_at_ms), key=lambda event: event.at_ms)
 
-    def first(wanted: Callable[[Event], bool]) -> Event | None:
+    def first(wanted: Callable[[HistoryEvent], bool]) -> HistoryEvent | None:
         return next((event for event in after if wanted(event)), None)
 
-    elected = first(lambda event: event["event"] == "master_elected" and event.get("group", group) == group)
-    epoch = elected["epoch"] if elected else None
+    elected = first(lambda event: event.name == "master_elected" and event.get("group", group) == group)
+    epoch = elected.get("epoch") if elected else None
 
-    def of_epoch(name: str) -> Callable[[Event], bool]:
-        return lambda event: event["event"] == name and event.get("epoch") == epoch
+    def of_epoch(name: str) -> Callable[[HistoryEvent], bool]:
+        return lambda event: event.name == name and event.get("epoch") == epoch
 
     found = {
-        "detect_ms": first(lambda event: event["event"] == "master_dead" and event.get("group", group) == group),
+        "detect_ms": first(lambda event: event.name == "master_dead" and event.get("group", group) == group),
         "elect_ms": elected,
         "role_ms": first(lambda event: of_epoch("role_changed")(event) and event.get("role") == "MASTER"),
         "writable_ms": first(of_epoch("writable")),
         "route_ms": first(
             # before the election it can only be the dead master's own, still under way
             lambda event: (
-                event["event"] == "route_changed"
+                event.name == "route_changed"
                 and event.get("broker_name") == group
                 and elected is not None
-                and event["at_ms"] >= elected["at_ms"]
+                and event.at_ms >= elected.at_ms
                 and _has_master(event)
             )
         ),
     }
-    phases = {name: int(event["at_ms"]) - killed_at_ms if event else None for name, event in found.items()}
+    phases = {name: event.at_ms - killed_at_ms if event else None for name, event in found.items()}
     writable_ms = phases["writable_ms"]
     acked = [stamp - killed_at_ms for stamp in ack_stamps_ms if stamp - killed_at_ms >= (writable_ms or 0)]
     phases["first_ack_ms"] = min(acked) if acked and writable_ms is not None else None
     return phases
 
 
-def _has_master(event: Event) -> bool:
+def _has_master(event: HistoryEvent) -> bool:
     """True if the route in the event has a master, broker id 0."""
     addresses = event.get("broker_addrs", event.get("addresses", {}))
     return "0" in addresses or 0 in addresses

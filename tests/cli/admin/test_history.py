@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqha.cli.admin.history import Choice, EventFollower, line
+from rmqha.wire.state.history import HistoryEvent
 
-EVENT = st.fixed_dictionaries({
-    "at_ms": st.integers(0, 9),
-    "node": st.sampled_from(["a", "b"]),
-    "event": st.sampled_from(["x", "y"]),
-    "number": st.integers(0, 99),
-})  # fmt: skip
-EVENTS: list[dict[str, Any]] = [
-    {"at_ms": 1_000, "node": "broker-a-1", "event": "role_changed"},
-    {"at_ms": 2_000, "node": "ctl-1", "event": "master_dead"},
-    {"at_ms": 3_000, "node": "ctl-1", "event": "master_elected"},
+EVENT = st.builds(
+    HistoryEvent,
+    st.integers(0, 9),
+    st.sampled_from(["x", "y"]),
+    st.fixed_dictionaries({"number": st.integers(0, 99)}),
+    st.sampled_from(["a", "b"]),
+)
+EVENTS = [
+    HistoryEvent(1_000, "role_changed", node="broker-a-1"),
+    HistoryEvent(2_000, "master_dead", node="ctl-1"),
+    HistoryEvent(3_000, "master_elected", node="ctl-1"),
 ]
 
 
@@ -35,13 +35,13 @@ EVENTS: list[dict[str, Any]] = [
     ],
 )
 def test_events_are_chosen_by_time_node_and_name(choice: Choice, shown: list[int]) -> None:
-    assert [event["at_ms"] // 1_000 for event in choice.of(EVENTS)] == shown
+    assert [event.at_ms // 1_000 for event in choice.of(EVENTS)] == shown
 
 
-@given(told=st.lists(EVENT, unique_by=lambda event: event["number"]), data=st.data())
-def test_a_follower_shows_each_event_once(told: list[dict[str, Any]], data: st.DataObject) -> None:
+@given(told=st.lists(EVENT, unique_by=lambda event: event.get("number")), data=st.data())
+def test_a_follower_shows_each_event_once(told: list[HistoryEvent], data: st.DataObject) -> None:
     """A node tells its last ones: what has been told ends later each time, and begins later."""
-    follower, shown = EventFollower(), list[dict[str, Any]]()
+    follower, shown = EventFollower(), list[HistoryEvent]()
     begin = end = 0
     while end < len(told):
         more = data.draw(st.integers(0, len(told) - end))

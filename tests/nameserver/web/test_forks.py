@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from nameserver.web.forks import MAX_INTERVALS, ForkedLog, LogCut, cuts_of, draw_logs, fork_offset
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.offset import Epoch, PhyOffset
+from rmqha.wire.state.history import parse_history
 
 
 def history(*entries: tuple[int, int]) -> EpochHistory:
@@ -74,7 +75,7 @@ def test_removed_files_are_not_drawn() -> None:
 
 
 def test_cuts_come_from_the_replicas_own_events_with_their_reason() -> None:
-    events: list[dict[str, Any]] = [
+    told: list[dict[str, Any]] = [
         {"at_ms": 1, "event": "log_truncated", "end_offset": 500, "cut_bytes": 20, "epochs_dropped": 0},
         {"at_ms": 2, "event": "log_truncated", "end_offset": 900, "cut_bytes": 100, "epochs_dropped": 1},
         {"at_ms": 2, "event": "ha_aligned", "end_offset": 900, "cut_bytes": 100, "reason": "the logs fork at 900"},
@@ -82,6 +83,7 @@ def test_cuts_come_from_the_replicas_own_events_with_their_reason() -> None:
         {"event": "log_truncated"},
         {"at_ms": 4, "event": "log_truncated", "end_offset": 900, "cut_bytes": 0},
     ]
+    events = parse_history({"events": told})
     assert cuts_of(events) == (LogCut(1, 500, 520), LogCut(2, 900, 1000, "the logs fork at 900"))
     lane = draw_logs([ForkedLog("s", history((1, 0)), 0, 950, cuts=cuts_of(events))])["lanes"][0]
     assert (None, "cut", 900, 1000) in parts(lane)

@@ -6,6 +6,7 @@ from typing import Any
 
 from nameserver.web.hour import MAX_SERIES, REPLICA_FIGURES, SampleRing, failovers, group_hour, replica_values
 from rmqha.ops.replica_rows import Row
+from rmqha.wire.state.history import HistoryEvent
 
 
 def row(number: int, role: str, **fields: Any) -> Row:
@@ -46,8 +47,8 @@ def test_a_groups_hour_follows_the_mastership_and_names_its_replicas() -> None:
     assert group_hour(ring, "other", {})["lag"] == {}
 
 
-def event(at_ms: int, name: str, **fields: Any) -> dict[str, Any]:
-    return {"at_ms": at_ms, "event": name, **fields}
+def event(at_ms: int, name: str, **fields: Any) -> HistoryEvent:
+    return HistoryEvent(at_ms, name, fields)
 
 
 def test_each_failover_has_its_phases_from_the_moment_the_old_master_was_given_up() -> None:
@@ -71,5 +72,4 @@ def test_each_failover_has_its_phases_from_the_moment_the_old_master_was_given_u
 
 
 def test_a_master_that_was_given_up_without_an_election_is_no_failover() -> None:
-    odd: list[dict[str, Any]] = [{"event": "master_dead"}, {"at_ms": "x", "event": "writable"}, {"at_ms": 4}]
-    assert failovers([event(1, "master_dead", group="g"), *odd], "g") == []
+    assert failovers([event(1, "master_dead", group="g"), event(4, "master_elected", group="other")], "g") == []

@@ -21,6 +21,7 @@ from nameserver.web.picture import (
 )
 from rmqha.ops.snapshot import ApacheEpochs, NodeReport, ServerKind
 from rmqha.wire.state.explained_state import ExplainedGroup
+from rmqha.wire.state.history import parse_history
 from rmqha.wire.state.replica_state import ReplicaState
 from tests.cli.health.words import (
     broker,
@@ -170,7 +171,7 @@ def test_elections_and_cuts_are_told() -> None:
     registered = group_row(elections=elections, replicas=replicas) | {"answer": "replica 2 is master"}
     details = GroupDetails(
         explained=ExplainedGroup.from_json(registered),
-        events={"127.0.0.1:10913": [cut, noise, {"event": "writable"}]},
+        events={"127.0.0.1:10913": parse_history({"events": [cut, noise, {"event": "writable"}]})},
     )
     group = started()
     group.send(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -9,15 +10,16 @@ from hypothesis import strategies as st
 
 from rmqha.cli.admin.history import paragraph
 from rmqha.ops.local.election_story import ElectionStory, SetStep, election_stories
+from rmqha.wire.state.history import HistoryEvent, parse_history
 
 GROUPS = {"broker-a-1": "broker-a", "broker-a-2": "broker-a", "broker-b-1": "broker-b"}
 
 
-def event(at_ms: int, node: str, name: str, **fields: Any) -> dict[str, Any]:
-    return {"at_ms": at_ms, "node": node, "event": name, **fields}
+def event(at_ms: int, node: str, name: str, **fields: Any) -> HistoryEvent:
+    return HistoryEvent(at_ms, name, fields, node)
 
 
-def elected(at_ms: int, epoch: int, broker_id: int, cause: str, group: str = "broker-a") -> dict[str, Any]:
+def elected(at_ms: int, epoch: int, broker_id: int, cause: str, group: str = "broker-a") -> HistoryEvent:
     return event(at_ms, "ns-1", "master_elected", group=group, epoch=epoch, broker_id=broker_id, cause=cause)
 
 
@@ -79,7 +81,7 @@ def test_the_same_told_twice_and_another_groups_are_kept_apart() -> None:
         elected(9_010, 7, 1, "MASTER_DEAD", "broker-b"),
         event(9_016, "broker-b-1", "set_changed", epoch=2, members=[1], joined=[], left={}),
     ]
-    twice = [item | {"node": "ctl-1"} for item in FAILOVER if item["node"] == "ns-1"]
+    twice = [replace(item, node="ctl-1") for item in FAILOVER if item.node == "ns-1"]
     stories = election_stories([*others, *FAILOVER, *twice], GROUPS)
     assert [(story.group, story.epoch) for story in stories] == [("broker-a", 1), ("broker-b", 7), ("broker-a", 2)]
     assert stories[2] == STORY
@@ -116,5 +118,6 @@ def test_a_master_that_nobody_heard_goes_by_its_id() -> None:
     )
 )
 def test_what_no_node_of_ours_says_is_survived(events: list[dict[str, Any]]) -> None:
-    for story in election_stories(events, GROUPS):
+    told = [replace(item, node=str(item.get("node") or "")) for item in parse_history({"events": events})]
+    for story in election_stories(told, GROUPS):
         assert paragraph(story) and story.as_dict()["group"] == story.group

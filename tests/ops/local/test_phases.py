@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rmqha.ops.local.phases import PHASES, failover_phases
+from rmqha.wire.state.history import HistoryEvent
 
 KILLED = 1_000_000
-STORY: list[dict[str, Any]] = [
-    {"at_ms": KILLED - 5000, "event": "master_elected", "group": "broker-a", "epoch": 1},
-    {"at_ms": KILLED - 4000, "event": "writable", "epoch": 1},
-    {"at_ms": KILLED + 2, "event": "master_suspected", "group": "broker-a"},
-    {"at_ms": KILLED + 6, "event": "route_changed", "broker_name": "broker-a", "addresses": {"0": "the dead one"}},
-    {"at_ms": KILLED + 60, "event": "master_dead", "group": "broker-a"},
-    {"at_ms": KILLED + 70, "event": "master_elected", "group": "broker-a", "epoch": 2, "broker_id": 2},
-    {"at_ms": KILLED + 80, "event": "role_changed", "role": "SLAVE", "epoch": 2},
-    {"at_ms": KILLED + 90, "event": "role_changed", "role": "MASTER", "epoch": 2},
-    {"at_ms": KILLED + 95, "event": "route_changed", "broker_name": "broker-b", "addresses": {"0": "x"}},
-    {"at_ms": KILLED + 100, "event": "writable", "epoch": 2},
-    {"at_ms": KILLED + 105, "event": "route_changed", "broker_name": "broker-a", "addresses": {"2": "x"}},
-    {"at_ms": KILLED + 110, "event": "route_changed", "broker_name": "broker-a", "addresses": {"0": "x"}},
+STORY = [
+    HistoryEvent(KILLED - 5000, "master_elected", {"group": "broker-a", "epoch": 1}),
+    HistoryEvent(KILLED - 4000, "writable", {"epoch": 1}),
+    HistoryEvent(KILLED + 2, "master_suspected", {"group": "broker-a"}),
+    HistoryEvent(KILLED + 6, "route_changed", {"broker_name": "broker-a", "addresses": {"0": "the dead one"}}),
+    HistoryEvent(KILLED + 60, "master_dead", {"group": "broker-a"}),
+    HistoryEvent(KILLED + 70, "master_elected", {"group": "broker-a", "epoch": 2, "broker_id": 2}),
+    HistoryEvent(KILLED + 80, "role_changed", {"role": "SLAVE", "epoch": 2}),
+    HistoryEvent(KILLED + 90, "role_changed", {"role": "MASTER", "epoch": 2}),
+    HistoryEvent(KILLED + 95, "route_changed", {"broker_name": "broker-b", "addresses": {"0": "x"}}),
+    HistoryEvent(KILLED + 100, "writable", {"epoch": 2}),
+    HistoryEvent(KILLED + 105, "route_changed", {"broker_name": "broker-a", "addresses": {"2": "x"}}),
+    HistoryEvent(KILLED + 110, "route_changed", {"broker_name": "broker-a", "addresses": {"0": "x"}}),
 ]
 
 

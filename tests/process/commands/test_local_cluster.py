@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from rmqha.ops.local.phases import failover_phases
+from rmqha.wire.state.history import parse_history
 from tests.process.cluster import LocalCluster
 from tests.support.patience import HANG_S
 
@@ -109,7 +110,7 @@ def test_a_killed_master_takes_no_acknowledged_message_and_comes_back(running: L
     assert json.loads(out)["acknowledged"] == MESSAGES
 
     rows = [json.loads(line) for line in acked.read_text().splitlines()]
-    events = json.loads(running.rmqha("history", "-o", "json").stdout)["events"]
+    events = parse_history(json.loads(running.rmqha("history", "-o", "json").stdout))
     phases = failover_phases(events, stamp, "broker-a", [row["ackedAtMs"] for row in rows])
     assert None not in phases.values(), phases
     assert list(phases.values())[:4] == sorted(value for value in list(phases.values())[:4] if value is not None)
