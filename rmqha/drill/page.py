@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from math import log10
-from typing import Any
 
-from rmqha.drill.report import Result, Round, as_json
+from rmqha.drill.report import DrillReport, Result, Round, RoundReport, report_of
 from rmqha.ops.local.phases import PHASES
 
 STEP_MS = 100
@@ -27,20 +26,20 @@ STYLE = (
 
 def page(result: Result) -> str:
     """The HTML page of a drill."""
-    found = as_json(result)
-    title = escape(f"drill {found['scenario']}, {found['target']}, {found['mode']}")
-    verdict = "".join(f'<p class="bad">BROKEN: {escape(sentence)}</p>' for sentence in found["broken"])
+    found = report_of(result)
+    title = escape(f"drill {found.scenario}, {found.target}, {found.mode}")
+    verdict = "".join(f'<p class="bad">BROKEN: {escape(sentence)}</p>' for sentence in found.broken)
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         f"<title>{title}</title><style>{STYLE}</style></head>",
         f"<body><h1>{title}</h1>",
-        f"<p>{len(found['rounds'])} of {found['n']} faults, {found['rate_per_s']} messages a second: "
-        f"{found['acked']} acknowledged, {found['lost']} lost, {found['duplicates']} duplicates, "
-        f"{found['given_up']} given up.</p>",
+        f"<p>{len(found.rounds)} of {found.n} faults, {found.rate_per_s} messages a second: "
+        f"{found.acked} acknowledged, {found.lost} lost, {found.duplicates} duplicates, "
+        f"{found.given_up} given up.</p>",
         verdict or "<p>All that is promised held.</p>",
         _plots(result),
         _figures(found),
-        _rounds(found["rounds"]),
+        _rounds(found.rounds),
         "</body></html>\n",
     ]
     return "\n".join(parts)
@@ -136,19 +135,19 @@ def _unbroken(values: Sequence[float | None]) -> list[list[tuple[int, float]]]:
     return [run if len(run) > 1 else run * 2 for run in runs]
 
 
-def _figures(found: dict[str, Any]) -> str:
-    rows = [(name.removesuffix("_ms").replace("_", " "), figures) for name, figures in found["phases"].items()]
-    rows += [("no acknowledgement", found["unavailable_ms"]), ("heal to all well", found["recovery_ms"])]
+def _figures(found: DrillReport) -> str:
+    rows = [(name.removesuffix("_ms").replace("_", " "), figures) for name, figures in found.phases.items()]
+    rows += [("no acknowledgement", found.unavailable_ms), ("heal to all well", found.recovery_ms)]
     cells = "".join(
         f"<tr><td>{escape(name)}</td>"
-        + "".join(f"<td>{figures[key]}</td>" for key in ("p50", "p90", "max", "n"))
+        + "".join(f"<td>{figure}</td>" for figure in (figures.p50, figures.p90, figures.max, figures.n))
         + "</tr>"
         for name, figures in rows
-        if figures["n"]
+        if figures.n
     )
     buckets = "".join(
-        f"<tr><td>{'more' if row['le_ms'] is None else row['le_ms']}</td><td>{row['count']}</td></tr>"
-        for row in found["latency_buckets"]
+        f"<tr><td>{'more' if row.le_ms is None else row.le_ms}</td><td>{row.count}</td></tr>"
+        for row in found.latency_buckets
     )
     return (
         f"<h2>Milliseconds</h2><table><tr><th></th><th>p50</th><th>p90</th><th>max</th><th>n</th></tr>{cells}</table>"
@@ -156,13 +155,15 @@ def _figures(found: dict[str, Any]) -> str:
     )
 
 
-def _rounds(rounds: Sequence[dict[str, Any]]) -> str:
+def _rounds(rounds: Sequence[RoundReport]) -> str:
     names = ("failover_ms", "unavailable_ms", "recovery_ms", "cut_bytes", "stale_acked")
     head = "".join(f"<th>{name}</th>" for name in ("hit", "led afterwards", *names, "notes"))
-    body = "".join(
-        f"<tr><td>{escape(' '.join(item['hit']))}</td><td>{escape(item['master'])}</td>"
-        + "".join(f"<td>{'' if item[name] is None else item[name]}</td>" for name in names)
-        + f"<td>{escape('; '.join(item['notes']))}</td></tr>"
-        for item in rounds
-    )
+    body = ""
+    for item in rounds:
+        figures = (item.failover_ms, item.unavailable_ms, item.recovery_ms, item.cut_bytes, item.stale_acked)
+        body += (
+            f"<tr><td>{escape(' '.join(item.hit))}</td><td>{escape(item.master)}</td>"
+            + "".join(f"<td>{'' if figure is None else figure}</td>" for figure in figures)
+            + f"<td>{escape('; '.join(item.notes))}</td></tr>"
+        )
     return f"<h2>Faults</h2><table><tr>{head}</tr>{body}</table>"

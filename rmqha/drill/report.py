@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 from rmqha.drill.audit import AuditResult
 from rmqha.drill.traffic import AckedMessage, DrillTraffic
@@ -66,13 +65,95 @@ class Result:
     seconds: float = 0.0
 
 
-def percentiles(values: Iterable[int | None]) -> dict[str, int | None]:
-    """p50, p90, max and n of the values that are not None; p90 is the smallest value that nine tenths do not exceed."""
-    there = sorted(value for value in values if value is not None)
-    if not there:
-        return {"p50": None, "p90": None, "max": None, "n": 0}
-    rank = -(-len(there) * 9 // 10) - 1
-    return {"p50": round(statistics.median(there)), "p90": there[rank], "max": there[-1], "n": len(there)}
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Percentiles of `n` values: p90 is the smallest one that nine tenths do not exceed. All None if there are none."""
+
+    p50: int | None = None
+    p90: int | None = None
+    max: int | None = None
+    n: int = 0
+
+    @classmethod
+    def of(cls, values: Iterable[int | None]) -> Percentiles:
+        """Percentiles of the values that are not None."""
+        there = sorted(value for value in values if value is not None)
+        if not there:
+            return cls()
+        rank = -(-len(there) * 9 // 10) - 1
+        return cls(round(statistics.median(there)), there[rank], there[-1], len(there))
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Times of sends until their acknowledgement (ms); None without any."""
+
+    p50: int | None
+    p99: int | None
+    max: int | None
+
+    @classmethod
+    def of(cls, latencies_ms: Iterable[int]) -> Latency:
+        rows = sorted(latencies_ms)
+        return cls(rows[len(rows) // 2], rows[len(rows) * 99 // 100], rows[-1]) if rows else cls(None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyBucket:
+    """Number of acknowledgements that took longer than the bucket before has, and not longer than `le_ms`; None: no
+    bound."""
+
+    le_ms: int | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """One round in the report."""
+
+    hit: list[str]
+    master: str
+    at_ms: int
+    failover_ms: int | None
+    phases: dict[str, int | None]
+    unavailable_ms: int
+    recovery_ms: int | None
+    cut_bytes: int
+    stale_acked: int
+    notes: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class DrillReport:
+    """All figures of a drill. Its fields are the members of the object that `rmqha drill -o json` prints. Times in ms;
+    None where it does not apply."""
+
+    scenario: str
+    mode: str
+    target: str
+    n: int
+    ok: bool
+    broken: list[str]
+    rate_per_s: int
+    acked: int
+    lost: int | None
+    duplicates: int | None
+    misplaced: int | None
+    swapped: int | None
+    records: int | None
+    given_up: int
+    lost_ids: list[str]
+    failover_ms_p50: int | None
+    failover_ms_p90: int | None
+    failover_ms_max: int | None
+    phases: dict[str, Percentiles]
+    unavailable_ms: Percentiles
+    unavailable_normal_ms: int
+    recovery_ms: Percentiles
+    latency_ms: Latency
+    latency_buckets: list[LatencyBucket]
+    rounds: list[RoundReport]
+    seconds: float
 
 
 def unavailable_ms(traffic: DrillTraffic, item: Round) -> int:
@@ -92,14 +173,13 @@ def normal_gap_ms(traffic: DrillTraffic, rounds: Sequence[Round]) -> int:
     return max(gaps, default=0)
 
 
-def buckets(acked: Sequence[AckedMessage]) -> list[dict[str, int | None]]:
-    """Number of acknowledgements that took longer than the bound before and not longer than `le_ms`; None: no bound."""
-    bounds: list[int | None] = [*LATENCY_BUCKETS_MS, None]
-    rows: list[dict[str, int | None]] = []
+def buckets(acked: Sequence[AckedMessage]) -> list[LatencyBucket]:
+    """Each acknowledgement in one bucket."""
+    rows: list[LatencyBucket] = []
     below = -1
-    for bound in bounds:
+    for bound in (*LATENCY_BUCKETS_MS, None):
         count = sum(item.latency_ms > below and (bound is None or item.latency_ms <= bound) for item in acked)
-        rows.append({"le_ms": bound, "count": count})
+        rows.append(LatencyBucket(bound, count))
         below = bound if bound is not None else below
     return rows
 
@@ -133,54 +213,49 @@ def _under_fault(at_ms: int, rounds: Sequence[Round]) -> bool:
     return any(item.fault_at_ms - AP_WINDOW_MS <= at_ms <= item.end_ms for item in rounds)
 
 
-def as_json(result: Result) -> dict[str, Any]:
-    """The one object that `rmqha drill -o json` prints. Times in ms; None where it does not apply."""
+def report_of(result: Result) -> DrillReport:
+    """Figures over all rounds."""
     found, rounds, traffic = result.found, result.rounds, result.traffic
-    failover = percentiles(item.failover_ms for item in rounds)
-    latencies = sorted(item.latency_ms for item in traffic.acked)
-    return {
-        "scenario": result.scenario,
-        "mode": result.mode,
-        "target": result.target,
-        "n": result.wanted,
-        "ok": not result.broken,
-        "broken": result.broken,
-        "rate_per_s": traffic.per_second,
-        "acked": len(traffic.acked) + sum(len(item.direct) for item in rounds),
-        "lost": len(found.lost) if found else None,
-        "duplicates": found.copies if found else None,
-        "misplaced": len(found.misplaced) if found else None,
-        "swapped": found.swapped if found else None,
-        "records": found.record_count if found else None,
-        "given_up": len(traffic.failures),
-        "lost_ids": found.lost[:SHOWN_LOST] if found else [],
-        "failover_ms_p50": failover["p50"],
-        "failover_ms_p90": failover["p90"],
-        "failover_ms_max": failover["max"],
-        "phases": {name: percentiles(item.phases.get(name) for item in rounds) for name in PHASES},
-        "unavailable_ms": percentiles(unavailable_ms(traffic, item) for item in rounds),
-        "unavailable_normal_ms": normal_gap_ms(traffic, rounds),
-        "recovery_ms": percentiles(item.recovery_ms for item in rounds),
-        "latency_ms": {
-            "p50": latencies[len(latencies) // 2] if latencies else None,
-            "p99": latencies[len(latencies) * 99 // 100] if latencies else None,
-            "max": latencies[-1] if latencies else None,
-        },
-        "latency_buckets": buckets(traffic.acked),
-        "rounds": [
-            {
-                "hit": item.hit,
-                "master": item.master,
-                "at_ms": item.fault_at_ms,
-                "failover_ms": item.failover_ms,
-                "phases": item.phases,
-                "unavailable_ms": unavailable_ms(traffic, item),
-                "recovery_ms": item.recovery_ms,
-                "cut_bytes": item.cut_bytes,
-                "stale_acked": item.stale_acked,
-                "notes": item.notes,
-            }
+    failover = Percentiles.of(item.failover_ms for item in rounds)
+    return DrillReport(
+        scenario=result.scenario,
+        mode=result.mode,
+        target=result.target,
+        n=result.wanted,
+        ok=not result.broken,
+        broken=result.broken,
+        rate_per_s=traffic.per_second,
+        acked=len(traffic.acked) + sum(len(item.direct) for item in rounds),
+        lost=len(found.lost) if found else None,
+        duplicates=found.copies if found else None,
+        misplaced=len(found.misplaced) if found else None,
+        swapped=found.swapped if found else None,
+        records=found.record_count if found else None,
+        given_up=len(traffic.failures),
+        lost_ids=found.lost[:SHOWN_LOST] if found else [],
+        failover_ms_p50=failover.p50,
+        failover_ms_p90=failover.p90,
+        failover_ms_max=failover.max,
+        phases={name: Percentiles.of(item.phases.get(name) for item in rounds) for name in PHASES},
+        unavailable_ms=Percentiles.of(unavailable_ms(traffic, item) for item in rounds),
+        unavailable_normal_ms=normal_gap_ms(traffic, rounds),
+        recovery_ms=Percentiles.of(item.recovery_ms for item in rounds),
+        latency_ms=Latency.of(item.latency_ms for item in traffic.acked),
+        latency_buckets=buckets(traffic.acked),
+        rounds=[
+            RoundReport(
+                hit=item.hit,
+                master=item.master,
+                at_ms=item.fault_at_ms,
+                failover_ms=item.failover_ms,
+                phases=item.phases,
+                unavailable_ms=unavailable_ms(traffic, item),
+                recovery_ms=item.recovery_ms,
+                cut_bytes=item.cut_bytes,
+                stale_acked=item.stale_acked,
+                notes=item.notes,
+            )
             for item in rounds
         ],
-        "seconds": round(result.seconds, 1),
-    }
+        seconds=round(result.seconds, 1),
+    )

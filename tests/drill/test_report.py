@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
 from rmqha.drill.audit import AuditResult
-from rmqha.drill.report import Result, Round, as_json, broken_promises, buckets, normal_gap_ms, percentiles
+from rmqha.drill.report import Percentiles, Result, Round, broken_promises, buckets, normal_gap_ms, report_of
 from rmqha.drill.traffic import AckedMessage, DrillTraffic
 from rmqha.ops.local.phases import PHASES
 
@@ -28,7 +28,7 @@ SENT = traffic(900, 950, 1140, 1500, 1950, 2000, 2300)
 
 
 def test_the_object_has_the_figures_that_scripts_read() -> None:
-    found = as_json(Result("failover", "cp", "leader", 1, [one_round()], SENT, CLEAN, []))
+    found = asdict(report_of(Result("failover", "cp", "leader", 1, [one_round()], SENT, CLEAN, [])))
     assert (found["acked"], found["lost"], found["duplicates"], found["ok"]) == (7, 0, 0, True)
     assert (found["failover_ms_p50"], found["failover_ms_p90"], found["failover_ms_max"]) == (140, 140, 140)
     assert list(found["phases"]) == list(PHASES)
@@ -36,15 +36,18 @@ def test_the_object_has_the_figures_that_scripts_read() -> None:
     assert found["unavailable_ms"]["max"] == 400, "1500 to 1900, where all was well again"
     assert found["recovery_ms"]["max"] == 600
     assert found["unavailable_normal_ms"] == 300
+    assert found["latency_ms"] == {"p50": 7, "p99": 7, "max": 7}
+    assert found["latency_buckets"][1] == {"le_ms": 10, "count": 7}
+    assert found["rounds"][0]["failover_ms"] == 140
 
 
 def test_a_drill_without_an_audit_knows_no_losses() -> None:
-    found = as_json(Result("failover", "cp", "leader", 3, [], traffic(), None, ["a writable master: not within 40 s"]))
-    assert (found["lost"], found["duplicates"], found["ok"], found["failover_ms_p50"]) == (None, None, False, None)
+    found = report_of(Result("failover", "cp", "leader", 3, [], traffic(), None, ["a writable master: not in time"]))
+    assert (found.lost, found.duplicates, found.ok, found.failover_ms_p50) == (None, None, False, None)
 
 
 def test_p90_is_the_smallest_value_that_nine_tenths_do_not_exceed() -> None:
-    assert percentiles([*range(1, 11), None]) == {"p50": 6, "p90": 9, "max": 10, "n": 10}
+    assert Percentiles.of([*range(1, 11), None]) == Percentiles(6, 9, 10, 10)
 
 
 def test_gaps_inside_a_fault_are_not_normal_ones() -> None:
@@ -54,9 +57,9 @@ def test_gaps_inside_a_fault_are_not_normal_ones() -> None:
 
 def test_every_acknowledgement_is_in_one_bucket() -> None:
     acked = [replace(SENT.acked[0], latency_ms=value) for value in (0, 5, 6, 5000, 5001)]
-    rows = {row["le_ms"]: row["count"] for row in buckets(acked)}
+    rows = {row.le_ms: row.count for row in buckets(acked)}
     assert (rows[5], rows[10], rows[5000], rows[None]) == (2, 1, 1, 1)
-    assert sum(count or 0 for count in rows.values()) == 5
+    assert sum(rows.values()) == 5
 
 
 @pytest.mark.parametrize(

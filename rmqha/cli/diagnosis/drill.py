@@ -6,9 +6,10 @@ import shutil
 import signal
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +19,9 @@ from rmqha.cli.render import console, table
 from rmqha.drill.error import FaultUnavailableError
 from rmqha.drill.scenarios import PER_SECOND, SCENARIOS, TARGETS
 from rmqha.model.error import UsageError
+
+if TYPE_CHECKING:
+    from rmqha.drill.report import DrillReport
 
 
 def _scenario(context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -76,7 +80,7 @@ def drill(
     )
     from rmqha.drill.fault import FAULTS
     from rmqha.drill.page import page
-    from rmqha.drill.report import as_json
+    from rmqha.drill.report import report_of
     from rmqha.drill.run import drill as run
 
     fault = FAULTS[scenario](mode, hit or "")
@@ -92,14 +96,14 @@ def drill(
             click.echo(f"kept: {place}", err=True)
         else:
             shutil.rmtree(place, ignore_errors=True)
-    found = as_json(result)
+    found = report_of(result)
     if report is not None:
         report.write_text(page(result), encoding="utf-8")
     if output == "json":
-        echo_json(found)
+        echo_json(asdict(found))
     else:
         show(found)
-    sys.exit(0 if found["ok"] else 1)
+    sys.exit(0 if found.ok else 1)
 
 
 def _as_interrupt(number: int, frame: FrameType | None) -> None:
@@ -149,37 +153,24 @@ class _Progress:
             click.echo(f"{done}/{self._count}: {text}", err=True)
 
 
-def show(found: dict[str, Any]) -> None:
+def show(found: DrillReport) -> None:
     """The table for people."""
+    from rmqha.drill.report import Percentiles
+
     out = console()
-    rows: list[tuple[str, ...]] = []
-
-    def row(name: str, figures: dict[str, int | None]) -> None:
-        if figures["n"]:
-            rows.append((name, *(str(figures[key]) for key in ("p50", "p90", "max", "n"))))
-
-    for name, figures in found["phases"].items():
-        row(name.removesuffix("_ms").replace("_", " "), figures)
-    if found["scenario"] == "kill-controller":
-        row("another controller leads", _of(item["failover_ms"] for item in found["rounds"]))
-    row("no acknowledgement", found["unavailable_ms"])
-    row("heal to all well", found["recovery_ms"])
+    figures = [(name.removesuffix("_ms").replace("_", " "), values) for name, values in found.phases.items()]
+    if found.scenario == "kill-controller":
+        figures.append(("another controller leads", Percentiles.of(item.failover_ms for item in found.rounds)))
+    figures += [("no acknowledgement", found.unavailable_ms), ("heal to all well", found.recovery_ms)]
+    rows = [(name, *map(str, (values.p50, values.p90, values.max, values.n))) for name, values in figures if values.n]
     headings = [("MILLISECONDS", "left"), ("P50", "right"), ("P90", "right"), ("MAX", "right"), ("N", "right")]
-    out.print(
-        f"drill {found['scenario']}, {found['target']}, {found['mode']}, {len(found['rounds'])} of {found['n']} faults"
-    )
+    out.print(f"drill {found.scenario}, {found.target}, {found.mode}, {len(found.rounds)} of {found.n} faults")
     out.print(table(headings, rows))
     out.print(
-        f"{found['acked']} acknowledged, {found['lost']} lost, {found['duplicates']} duplicates, "
-        f"{found['given_up']} given up; {found['seconds']} s in all"
+        f"{found.acked} acknowledged, {found.lost} lost, {found.duplicates} duplicates, "
+        f"{found.given_up} given up; {found.seconds} s in all"
     )
-    if found["lost"] and found["mode"] == "ap" and found["ok"]:
+    if found.lost and found.mode == "ap" and found.ok:
         out.print("AP allows that loss: only the master that was hit had those messages.")
-    for sentence in found["broken"]:
+    for sentence in found.broken:
         out.print(f"BROKEN: {sentence}", "bold red")
-
-
-def _of(values: Any) -> dict[str, int | None]:
-    from rmqha.drill.report import percentiles
-
-    return percentiles(values)
