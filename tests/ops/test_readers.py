@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from nameserver.web.watch import CLUSTER, ClusterWatch
-from rmqha.cli.admin.describe import _group_json
 from rmqha.cli.cluster_table import cluster_json, print_cluster
 from rmqha.cli.health.command import as_json
 from rmqha.cli.render import Printer
 from rmqha.ops.cluster_view import ask_cluster
+from rmqha.ops.description.group import describe_group
 from rmqha.ops.group_view import ask_groups, find_groups
 from rmqha.ops.health.findings import judge
 from rmqha.ops.replica_rows import rows
@@ -41,7 +41,7 @@ async def describe(recorded: RecordedCluster) -> dict[str, Any]:
     named = await find_groups(recorded.client, recorded.state.namesrv_addresses)
     groups = await ask_groups(recorded.client, list(named.values()))
     return {
-        "describe": [_group_json(group, ["a condition"]) for group in groups],
+        "describe": [describe_group(group, ["a condition"]).to_json() for group in groups],
         "explainWait": [view_of(group) for group in groups],
     }
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,18 +21,18 @@ from rmqha.cli.options import (
     place_options,
 )
 from rmqha.cli.render import Text, console, table
-from rmqha.host.asking.shell import Caller, ask_by, open_client
+from rmqha.host.asking.shell import ask_by, open_client
 from rmqha.model.error import UnreachableError, UsageError
 from rmqha.model.identity import parse_address
-from rmqha.ops.cluster_view import damage_words
-from rmqha.ops.group_view import (
-    GroupReport,
-    ask_broker,
-    controllers_are_ours,
-    elects_uncleanly,
-    promise_of,
+from rmqha.ops.description.group import (
+    GroupDescription,
+    KeyDescription,
+    PromiseDescription,
+    ask_conditions,
+    describe_group,
+    describe_replica,
 )
-from rmqha.ops.guarantee import conditions
+from rmqha.ops.group_view import GroupReport, ask_broker, promise_of
 from rmqha.ops.snapshot import NodeReport
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def describe() -> None:
 describe.add_command(topic_command)
 
 
-# --- what is told -----------------------------------------------------------------------------------------------------
+# --- asking ----------------------------------------------------------------------------------------------------------
 async def _ask(
     namesrv: str, name: str | None, here: ClusterState | None
 ) -> tuple[list[GroupReport], dict[str, list[str]], str]:
@@ -74,93 +75,7 @@ async def _ask(
     UsageError for an unknown name."""
     async with open_client() as client:
         found, note = await ask_known_groups(client, namesrv, name, here)
-        return found, {group.name: await _conditions(client, group) for group in found}, note
-
-
-async def _conditions(client: Caller, group: GroupReport) -> list[str]:
-    speaker = _speaker(group)
-    if speaker is None:
-        return []
-    addresses = [item for item in speaker.keys.get("controllerAddr", "").split(";") if item]
-    static = speaker.keys.get("enableControllerMode") == "false"
-    return conditions(
-        controllers_ours=None if static else await controllers_are_ours(client, addresses),
-        master_ours=speaker.is_ours,
-        unclean=None if static else await elects_uncleanly(client, addresses),
-        is_cp=speaker.keys.get("haMode") == "cp",
-        is_static=static,
-    )
-
-
-def _speaker(group: GroupReport) -> NodeReport | None:
-    """The report whose keys count: the master's, else that of any broker that answers; None without one."""
-    found = [view for view in group.masters if not view.error] or group.answering
-    return found[0] if found else None
-
-
-def _replica_json(view: NodeReport, group: GroupReport | None) -> dict[str, Any]:
-    """One replica by its own report, and by its master's; None where a value is not known."""
-    state = view.replica
-    master = group.masters[0].replica if group is not None and group.masters else None
-    members = master.sync_state_set if master is not None else None
-    broker_id = state.broker_id if state is not None else None
-    slaves = (master.slaves if master is not None else None) or ()
-    lag_bytes = next((item.lag_bytes for item in slaves if item.broker_id == broker_id is not None), None)
-    return {
-        "address": view.address,
-        "routedId": view.routed_id,
-        "brokerId": broker_id,
-        "role": state.role if state else None if view.is_ours else "APACHE",
-        "epoch": state.epoch if state else None,
-        "maxOffset": state.max_phy_offset if state else None,
-        "confirmOffset": state.confirm_offset if state else None,
-        "inSet": None if members is None or broker_id is None else broker_id in members,
-        "lagBytes": 0 if state and state.leads else lag_bytes,
-        "unclean": state.unclean if state else None,
-        "diskProblem": (state.disk_problem if state else None) or None,
-        "damage": (damage_words(state) if state else None) or None,
-        "refusal": (state.refusal if state else None) or None,
-        "error": view.error or None,
-    }
-
-
-def _group_json(group: GroupReport, wants: list[str]) -> dict[str, Any]:
-    speaker = _speaker(group)
-    if speaker is None:
-        trouble = "; ".join(sorted({view.error for view in group.brokers}))
-        raise UnreachableError(f"no broker of group {group.name} answers: {trouble}")
-    master = group.masters[0] if group.masters else None
-    state = master.replica if master else None
-    told = state.to_json() if state else {}
-    total = (state.total_replicas if state else None) or 0
-    keys, found = promise_of(speaker)
-    counted = sum(1 for view in group.brokers if view.keys.get("asyncLearner") != "true")
-    return {
-        "group": group.name,
-        "cluster": group.cluster,
-        "toldBy": speaker.address,
-        "master": master.address if master else None,
-        "masterId": told.get("brokerId"),
-        **{name: told.get(name) for name in ("epoch", "totalReplicas", "syncStateSet", "writable")},
-        "whyNotWritable": told.get("whyNotWritable") or None,
-        **{name: told.get(name) for name in ("oneCopySynced", "ackRule")},
-        "replicas": [_replica_json(view, group) for view in group.brokers],
-        "missingReplicas": max(0, total - counted),
-        "guarantee": {**asdict(found), "conditions": wants},
-        "keys": [asdict(item) for item in keys.values()],
-        "contradictions": _differences(group),
-    }
-
-
-def _differences(group: GroupReport) -> list[str]:
-    """Keys that must be equal on all replicas and are not."""
-    found = []
-    for key in ("haMode", "flushDiskType", "totalReplicas", "mappedFileSizeCommitLog", "minInSyncReplicas"):
-        values = {view.keys[key]: view.address for view in group.brokers if key in view.keys}
-        if len(values) > 1:
-            told = ", ".join(f"{value or 'empty'} on {address}" for value, address in sorted(values.items()))
-            found.append(f"{key} differs between replicas: {told}")
-    return found
+        return found, {group.name: await ask_conditions(client, group) for group in found}, note
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -175,19 +90,13 @@ def group_command(name: str, namesrv: str, output: str) -> None:
     """
     (group,), wants, note = ask_by(_ask, namesrv, name, cluster_here())
     tell(note)
-    view = _group_json(group, wants[name])
+    view = describe_group(group, wants[name])
     if output == "json":
-        echo_json(view)
+        echo_json(view.to_json())
     else:
         _show_group(view)
-    if not _is_well(view):
+    if not view.is_well:
         sys.exit(1)
-
-
-def _is_well(view: dict[str, Any]) -> bool:
-    """True if the group takes messages and nothing contradicts. A Java master, which does not tell whether it is
-    writable, counts as writable."""
-    return view["master"] is not None and view["writable"] is not False and not view["contradictions"]
 
 
 @describe.command("cluster", epilog="Example: rmqha describe cluster")
@@ -210,14 +119,14 @@ def cluster_command(name: str | None, namesrv: str, output: str) -> None:
     silent = {}
     for group in chosen:
         try:
-            views.append(_group_json(group, wants[group.name]))
+            views.append(describe_group(group, wants[group.name]))
         except UnreachableError as error:
             silent[group.name] = str(error)
     if output == "json":
-        echo_json({"namesrv": namesrv, "groups": views, "silent": silent})
+        echo_json({"namesrv": namesrv, "groups": [view.to_json() for view in views], "silent": silent})
     else:
         _show_cluster(views, silent)
-    if silent or not all(map(_is_well, views)):
+    if silent or not all(view.is_well for view in views):
         sys.exit(1)
 
 
@@ -234,22 +143,22 @@ def broker_command(name: str, namesrv: str | None, controller: str | None, direc
     if view.error:
         raise UnreachableError(view.error)
     keys, found = promise_of(view)
-    row = _replica_json(view, None)
+    row = describe_replica(view, None)
     if output == "json":
         told = {
             "keys": [asdict(item) for item in keys.values()],
             "guarantee": asdict(found),
             "state": view.replica.to_json() if view.replica else {},
         }
-        echo_json({"broker": name, **row, **told})
+        echo_json({"broker": name, **row.to_json(), **told})
     else:
         out = console()
         out.print(Text(f"{name} at {view.address}: {_role_words(view)}", "bold"))
-        _show_keys([asdict(item) for item in keys.values()])
-        _show_promise(asdict(found) | {"conditions": []})
-        for trouble in _troubles(row):
+        _show_keys(KeyDescription.all_of(keys.values()))
+        _show_promise(PromiseDescription.of(found))
+        for trouble in row.troubles:
             out.print(Text(trouble, "red"))
-    if _troubles(row):
+    if row.troubles:
         sys.exit(1)
 
 
@@ -284,71 +193,60 @@ def _role_words(view: NodeReport) -> str:
     return f"{words}; {log}{follows}"
 
 
-def _troubles(row: dict[str, Any]) -> list[str]:
-    found = [
-        f"{name}: {row[key]}"
-        for key, name in (("refusal", "refuses to follow"), ("diskProblem", "disk"), ("damage", "log"))
-        if row[key]
-    ]
-    if row["unclean"]:
-        found.append("unclean: it lost power, so it leads nobody until it has followed a master to its end")
-    return found
-
-
 # --- for people -------------------------------------------------------------------------------------------------------
-def _show_group(view: dict[str, Any]) -> None:
+def _show_group(view: GroupDescription) -> None:
     out = console()
-    size = f" of {view['totalReplicas']}" if view["totalReplicas"] else ""
-    members = "" if view["syncStateSet"] is None else f", set {view['syncStateSet']}{size}"
-    master = f"master {view['master']}" if view["master"] else "no master"
-    epoch = "" if view["epoch"] is None else f", epoch {view['epoch']}"
-    out.print(Text(f"{view['group']} in {view['cluster']}: {master}{epoch}{members}", "bold"))
+    size = f" of {view.total_replicas}" if view.total_replicas else ""
+    members = "" if view.sync_state_set is None else f", set {list(view.sync_state_set)}{size}"
+    master = f"master {view.master}" if view.master else "no master"
+    epoch = "" if view.epoch is None else f", epoch {view.epoch}"
+    out.print(Text(f"{view.group} in {view.cluster}: {master}{epoch}{members}", "bold"))
     in_set = {None: "", True: "in", False: "out"}
     rows = []
-    for item in view["replicas"]:
-        role = "down" if item["error"] else str(item["role"] or "?").lower()
-        numbers = (item["epoch"], item["maxOffset"], item["confirmOffset"])
-        broker_id = item["routedId"] if item["brokerId"] is None else item["brokerId"]
-        rows.append([broker_id, role, *numbers, in_set[item["inSet"]], item["lagBytes"], item["address"]])
+    for item in view.replicas:
+        role = "down" if item.error else (item.role or "?").lower()
+        broker_id = item.routed_id if item.broker_id is None else item.broker_id
+        numbers = (item.epoch, item.max_offset, item.confirm_offset)
+        rows.append([broker_id, role, *numbers, in_set[item.in_set], item.lag_bytes, item.address])
     out.print(table(REPLICA_COLUMNS, rows))
-    if view["missingReplicas"]:
-        known = f"{view['totalReplicas'] - view['missingReplicas']} of its {view['totalReplicas']} replicas"
-        out.print(Text(f"the name servers know {known}; see rmqha health {view['group']}", "yellow"))
-    _show_promise(view["guarantee"])
-    _show_keys(view["keys"])
-    if view["whyNotWritable"]:
-        out.print(Text(f"takes no messages: {view['whyNotWritable']}", "red"))
-    for item in view["replicas"]:
-        for trouble in [*([item["error"]] if item["error"] else []), *_troubles(item)]:
-            out.print(Text(f"{item['address']}: {trouble}", "red"))
-    for trouble in view["contradictions"]:
+    if view.missing_replicas:
+        known = f"{(view.total_replicas or 0) - view.missing_replicas} of its {view.total_replicas} replicas"
+        out.print(Text(f"the name servers know {known}; see rmqha health {view.group}", "yellow"))
+    _show_promise(view.guarantee)
+    _show_keys(view.keys)
+    if view.why_not_writable:
+        out.print(Text(f"takes no messages: {view.why_not_writable}", "red"))
+    for item in view.replicas:
+        for trouble in [*([item.error] if item.error else []), *item.troubles]:
+            out.print(Text(f"{item.address}: {trouble}", "red"))
+    for trouble in view.contradictions:
         out.print(Text(trouble, "red"))
 
 
-def _show_promise(found: dict[str, Any]) -> None:
+def _show_promise(found: PromiseDescription) -> None:
     out = console()
-    out.print(Text(f"{found['kind']}: {found['acknowledged']}"))
-    for line in found["losses"]:
+    out.print(Text(f"{found.kind}: {found.acknowledged}"))
+    for line in found.losses:
         out.print(Text(f"  {line}"))
-    for line in [*found["notes"], *found["conditions"]]:
+    for line in [*found.notes, *found.conditions]:
         out.print(Text(f"  note: {line}", "yellow"))
 
 
-def _show_keys(keys: list[dict[str, Any]]) -> None:
-    console().print(table(KEY_COLUMNS, [[item["key"], item["value"] or "(empty)", item["source"]] for item in keys]))
+def _show_keys(keys: Sequence[KeyDescription]) -> None:
+    console().print(table(KEY_COLUMNS, [[item.key, item.value or "(empty)", item.source] for item in keys]))
 
 
-def _show_cluster(views: list[dict[str, Any]], silent: dict[str, str]) -> None:
+def _show_cluster(views: Sequence[GroupDescription], silent: Mapping[str, str]) -> None:
     out = console()
     rows = []
     for view in views:
-        total = f"{len(view['syncStateSet'])}/{view['totalReplicas']}" if view["syncStateSet"] is not None else None
-        writable = {None: "?", True: "yes", False: "no"}[view["writable"]]
-        rows.append([view["group"], view["guarantee"]["kind"], view["master"], view["epoch"], total, writable])
+        members = None if view.sync_state_set is None else f"{len(view.sync_state_set)}/{view.total_replicas}"
+        writable = {None: "?", True: "yes", False: "no"}[view.writable]
+        rows.append([view.group, view.guarantee.kind, view.master, view.epoch, members, writable])
     out.print(table(GROUP_COLUMNS, rows))
     for view in views:
-        out.print(Text(f"{view['group']}: {view['guarantee']['acknowledged']}"))
-        if view["whyNotWritable"]:
-            out.print(Text(f"{view['group']} takes no messages: {view['whyNotWritable']}", "red"))
+        out.print(Text(f"{view.group}: {view.guarantee.acknowledged}"))
+        if view.why_not_writable:
+            out.print(Text(f"{view.group} takes no messages: {view.why_not_writable}", "red"))
     for name, trouble in silent.items():
         out.print(Text(f"{name}: {trouble}", "red"))

@@ -1,0 +1,1 @@
+"""Descriptions of groups, replicas and topics: what they are and promise."""
