@@ -148,7 +148,7 @@ def test_a_release_is_whole_and_two_builds_of_it_are_the_same_bytes(
     with zipfile.ZipFile(tmp_path / "one" / f"rmqha-{version}-py3-none-any.whl") as wheel:
         files = set(wheel.namelist())
         metadata = wheel.read(f"rmqha-{version}.dist-info/METADATA").decode()
-    assert {"rmqha/cli/local/quickstart.toml", "nameserver/web/static/topics.html"} <= files
+    assert {"rmqha/ops/local/quickstart.toml", "nameserver/web/static/topics.html"} <= files
     assert not [name for name in files if name.startswith(("tests/", "docs/"))]
     assert "Classifier: Programming Language :: Python :: 3.11" in metadata
     assert "Requires-Dist: pyspark" in metadata and "extra == 'spark'" in metadata

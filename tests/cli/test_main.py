@@ -14,9 +14,9 @@ from typing import TextIO
 import pytest
 
 import rmqha as package
-from rmqha.cli.local.up import QUICKSTART
 from rmqha.cli.main import COMMANDS, SECTIONS, SERVERS, WITHOUT_ASSERTIONS
 from rmqha.ops.local.cluster_file import load
+from rmqha.ops.local.cluster_state import QUICKSTART
 from tests.support.command import rmqha_in
 from tests.support.patience import HANG_S
 

@@ -9,7 +9,6 @@ from functools import partial
 
 import click
 
-from rmqha.cli.local.members import explained, node_of, replica_label
 from rmqha.cli.options import complete_group, controllers_option, echo_json, output_option, refuse_static_group
 from rmqha.cli.render import Text, console, table
 from rmqha.host.asking.shell import Caller, ask_by, open_client, open_tasks
@@ -18,6 +17,7 @@ from rmqha.model.error import RemoteError, RmqhaError
 from rmqha.model.identity import name_replicas
 from rmqha.ops.asking import ask_state
 from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.ops.membership.group import explained, node_of, replica_label
 from rmqha.wire.state.explained_state import ExplainedElection, ExplainedGroup
 from rmqha.wire.state.replica_state import ReplicaState
 

@@ -7,13 +7,13 @@ from functools import partial
 import click
 
 from rmqha.cli.acting import acting_controllers_option
-from rmqha.cli.local.members import explained, refuse_to_stop_sends
 from rmqha.cli.options import echo_json, output_option
 from rmqha.host.asking.shell import ask_by, open_client
 from rmqha.model.code import RequestCode
 from rmqha.ops.answer import readable_answer
 from rmqha.ops.asking import ask_leader
 from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.ops.membership.group import explained, refuse_to_stop_sends
 from rmqha.wire.command import Command
 
 

@@ -84,12 +84,12 @@ def repair(node: str, yes: bool, timeout: float, directory: Path | None) -> None
     """
     from rmqha.cli.acting import acting_cluster
     from rmqha.cli.local.launch_progress import wait_shown
-    from rmqha.cli.local.nodes import DRAIN_TIMEOUT_S, running, started_story
+    from rmqha.cli.local.nodes import running, started_story
     from rmqha.cli.storage.log_export import export_lines
     from rmqha.host.asking.shell import ask_by
     from rmqha.ops.local.fresh_store import put_aside
     from rmqha.ops.local.launch import launch
-    from rmqha.ops.local.supervisor import require_gone, stop_all
+    from rmqha.ops.local.supervisor import DRAIN_TIMEOUT_S, require_gone, stop_all
 
     state = acting_cluster(directory)
     _require_broker(state, node)

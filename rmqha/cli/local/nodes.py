@@ -20,11 +20,9 @@ from rmqha.ops.cluster_view import ClusterView
 from rmqha.ops.local.cluster_state import FILE, LOCK, LOST_FOUND, OWN_FILE, ClusterState, NodeRecord
 from rmqha.ops.local.followed_file import FollowedFile
 from rmqha.ops.local.launch import launch
-from rmqha.ops.local.supervisor import Process, require_gone, send_signal, stop_all, wait_gone
+from rmqha.ops.local.supervisor import DRAIN_TIMEOUT_S, Process, require_gone, send_signal, stop_all, wait_gone
 from rmqha.ops.node_log import NodeLog
 
-DRAIN_TIMEOUT_S = 15.0
-"""A broker drains for 10 s at most (ruling 24)."""
 KILL_TIMEOUT_S = 5.0
 FOLLOW_INTERVAL_S = 0.2
 REMOTE_INTERVAL_S = 1.0

@@ -17,15 +17,13 @@ from rmqha.host.text_file import expanded
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.cluster_view import ClusterView
 from rmqha.ops.local.cluster_file import load, parse, promise
-from rmqha.ops.local.cluster_state import DIRECTORY_VARIABLE, OWN_FILE, ClusterState, write_atomic
+from rmqha.ops.local.cluster_state import DIRECTORY_VARIABLE, OWN_FILE, QUICKSTART, ClusterState, write_atomic
 from rmqha.ops.local.launch import STOP_TIMEOUT_S, launch
 from rmqha.ops.local.node_kind import NodeKind
 from rmqha.ops.local.preflight import check_cluster
 from rmqha.ops.local.prepare import prepare
 from rmqha.ops.local.supervisor import Process, stop_all
 
-QUICKSTART = Path(__file__).with_name("quickstart.toml")
-"""The cluster file that comes with the package; `conf/quickstart.toml` of the repository is the same file."""
 OWN_DIRECTORY = Path("rmqha-data/quickstart")
 """Directory of the quickstart cluster."""
 OTHER_PORTS = "take other ports, such as `rmqha up --port-base 20000`"

@@ -34,6 +34,8 @@ VERSION = 1
 FILE = "cluster.json"
 OWN_FILE = "cluster.toml"
 """Cluster file that `up` writes without FILE, for another size or other ports than the default."""
+QUICKSTART = Path(__file__).with_name("quickstart.toml")
+"""The cluster file that comes with the package; `conf/quickstart.toml` of the repository is the same file."""
 CONFIG_FILE = "node.conf"
 LOCK = "cluster.lock"
 LOST_FOUND = "lost+found"

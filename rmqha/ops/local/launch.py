@@ -30,11 +30,11 @@ class StepLines:
     def show(self, steps: dict[str, str]) -> None:
         for name, step in steps.items():
             if self._steps.get(name) != step:
-                tell(f"{name}: {step}")
+                notice(f"{name}: {step}")
         self._steps |= steps
 
 
-def tell(line: str) -> None:
+def notice(line: str) -> None:
     """Write a line to standard error."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
@@ -47,7 +47,7 @@ def launch(state: ClusterState, name: str) -> Process:
     check_room(output.parent)
     record = state.node(name)
     if record.is_broker and finish_putting_aside(state.data_path(record)):
-        tell(f"{name}: a killed `rmqha fork repair` had put its store aside; it starts empty, as that meant")
+        notice(f"{name}: a killed `rmqha fork repair` had put its store aside; it starts empty, as that meant")
     if output.exists() and output.stat().st_size:
         # what an earlier run printed stays to be read, and is not taken for this one's
         output.replace(output.with_suffix(".out.1"))

@@ -19,6 +19,8 @@ from rmqha.host.process import started_at_ticks
 from rmqha.model.error import RmqhaError
 
 POLL_S = 0.02
+DRAIN_TIMEOUT_S = 15.0
+"""Time (s) that a server gets to stop: a broker drains for 10 s at most (ruling 24)."""
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 _NO_HANDLES = (errno.ENOSYS, errno.EPERM)
 """Errors of a kernel before 5.3, and of a container's filter of system calls that does not know pidfd_open."""

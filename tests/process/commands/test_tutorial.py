@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqha.cli.local.up import QUICKSTART
+from rmqha.ops.local.cluster_state import QUICKSTART
 from rmqha.ops.local.preflight import free_ports
 from tests.process.cluster import LocalCluster
 from tests.support.patience import HANG_S

@@ -1,5 +1,4 @@
-"""Parts that `rmqha join`, `drain` and `remove` share: the controllers' view of a group and waiting for it. Control
-plane."""
+"""Parts that all changes of a group share: the controllers' view of it and waiting for it. Control plane."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from rmqha.model.error import RemoteError, RmqhaError, UsageError
 from rmqha.model.identity import node_label
 from rmqha.ops.answer import readable_answer
 from rmqha.ops.asking import ask_leader
-from rmqha.ops.local.cluster_state import ClusterState, NodeRecord, write_atomic
+from rmqha.ops.local.cluster_state import QUICKSTART, ClusterState, NodeRecord, write_atomic
 from rmqha.wire.command import Command
 from rmqha.wire.state.explained_state import ExplainedGroup, ExplainedReplica
 
@@ -44,7 +43,7 @@ def keep_advice(state: ClusterState, group: str) -> str:
         groups = ()  # the file was moved or is being edited: the advice names it all the same
     if any(item.name == group and item.replicas == count for item in groups):
         return ""
-    if path == Path(__file__).with_name("quickstart.toml"):
+    if path == QUICKSTART:
         ap = " --ap" if state.ha_mode == "ap" else ""
         return f"start the cluster by `rmqha up --brokers {count}{ap}` from now on"
     return f"write replicas = {count} into {path}"

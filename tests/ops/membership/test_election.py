@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from rmqha.cli.local.elect import at_stake, leads_already
 from rmqha.ops.cluster_view import ClusterView, GroupView, NodeView
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
+from rmqha.ops.membership.election import at_stake, leads_already
 from rmqha.wire.state.controller_state import GroupState, RegisteredReplica
 from rmqha.wire.state.replica_state import ReplicaState
 

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from rmqha.cli.local import remove as removing
-from rmqha.cli.local import up
-from rmqha.cli.local.join import new_node
-from rmqha.cli.local.members import keep_advice, redundancy, refuse_to_stop_sends
-from rmqha.cli.local.remove import check_removable
+from rmqha.cli.local.remove import remove
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.local.cluster_file import load
-from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.ops.local.cluster_state import QUICKSTART, ClusterState
+from rmqha.ops.membership import removal
+from rmqha.ops.membership.group import keep_advice, redundancy, refuse_to_stop_sends
+from rmqha.ops.membership.joining import new_node
+from rmqha.ops.membership.removal import check_removable
 from rmqha.wire.state.explained_state import ExplainedGroup, ExplainedReplica
 
 TEXT = """\
@@ -126,17 +126,17 @@ def test_a_removal_that_was_cut_short_is_finished(
         resized.append(number)
         told.total_replicas, told.next_total_replicas = number, None
 
-    monkeypatch.setattr(removing, "ask_group", ask_group)
-    monkeypatch.setattr(removing, "resize", resize)
+    monkeypatch.setattr(removal, "ask_group", ask_group)
+    monkeypatch.setattr(removal, "resize", resize)
     state.directory.mkdir(mode=0o755)
     state.write()
-    done = CliRunner().invoke(removing.remove, ["broker-a-3", "--directory", str(state.directory)])
+    done = CliRunner().invoke(remove, ["broker-a-3", "--directory", str(state.directory)])
     assert done.exit_code == 0, done
     assert "broker-a-3 is no replica of broker-a any more: 2 of 2 copies" in done.stdout
     assert resized == [wanted]
     assert [node.name for node in ClusterState.require(state.directory).brokers] == ["broker-a-1", "broker-a-2"]
     told.replicas[1].address = "127.0.0.1:1"
-    moved = CliRunner().invoke(removing.remove, ["broker-a-2", "--directory", str(state.directory)])
+    moved = CliRunner().invoke(remove, ["broker-a-2", "--directory", str(state.directory)])
     assert isinstance(moved.exception, UsageError) and "the controllers know no replica at" in str(moved.exception)
 
 
@@ -171,8 +171,7 @@ def test_a_cluster_file_that_is_gone_is_one_sentence(state: ClusterState) -> Non
 
 def test_who_joins_a_quick_start_is_not_told_to_change_the_package(tmp_path: Path) -> None:
     """The file of `rmqha up` without one belongs to the package."""
-    quickstart = Path(up.__file__).with_name("quickstart.toml")
-    spec = load(quickstart, ha_mode=None, directory=tmp_path)
+    spec = load(QUICKSTART, ha_mode=None, directory=tmp_path)
     state = ClusterState.of(spec)
     assert keep_advice(state, "broker-a") == "", "it starts as many as there are"
     del state.nodes["broker-a-3"]
