@@ -78,10 +78,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "selftest": ("rmqha.cli.diagnosis.selftest:selftest", "Measure what a disk or the way to a node costs."),
     "history": ("rmqha.cli.admin.history:history", "Show what happened on all nodes, in order of time."),
     "bench": ("rmqha.cli.bench.command:bench", "Measure latency at a fixed rate, reads, and how slaves follow."),
-    "drill": ("rmqha.cli.diagnosis.drill:drill", "Inject faults into a scratch cluster under load, and audit its logs."),
+    "drill": (
+        "rmqha.cli.diagnosis.drill:drill",
+        "Inject faults into a scratch cluster under load, and audit its logs.",
+    ),
     "log": (
         "rmqha.cli.storage.log:log",
-        "Look into the files of a message store: ls, stat, cat, grep, export, verify, kept.",
+        "Inspect the files of a message store: ls, stat, cat, grep, export, verify, kept.",
     ),
     "epochs": ("rmqha.cli.storage.epochs:epochs", "Which master epoch wrote which part of a log; where two logs part."),
     "migrate": ("rmqha.cli.storage.migrate:migrate", "Prove that a group may become static or get a controller."),

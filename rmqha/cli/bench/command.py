@@ -138,7 +138,7 @@ def e2e(
 @click.argument("group", required=False)
 @_sending(200, least_rate=0)
 @_shared
-@click.option("--interval", type=click.FloatRange(1, 10_000), default=10.0, show_default=True, help="ms between looks.")
+@click.option("--interval", type=click.FloatRange(1, 10_000), default=10.0, show_default=True, help="ms between two.")
 def replicate(
     group: str | None, seconds: float, count: int | None, topic: str, queues: int, namesrv: str, output: str,
     rate: float, size: int, window: int, timeout: float, interval: float,
@@ -194,5 +194,5 @@ def _show_slave(name: str, slave: dict[str, Any]) -> None:
     found, lag = slave["microseconds"], slave["lagBytes"]
     shown = "  ".join(f"{key} {found[key] / 1000:.2f}" for key in ("p50", "p90", "p99", "max"))
     behind = f"lag p50 {lag['p50']:,}, p99 {lag['p99']:,}, max {lag['max']:,} bytes"
-    left = f"; {slave['unreached']} looks not reached" if slave["unreached"] else ""
+    left = f"; {slave['unreached']} offsets not reached" if slave["unreached"] else ""
     console().print(Text(f"replica {name} acknowledged after at most, ms: {shown}; {behind}{left}"))

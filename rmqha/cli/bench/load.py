@@ -335,7 +335,7 @@ async def replicate(load: Load, group: str, interval_s: float) -> Figures:
     """Measure how fast the slaves of a group acknowledge, from what its master tells of them each `interval_s`, under
     the load of `produce`; at rate 0 only watched."""
     run, watch = Run(), MasterSampler()
-    measured = f"until the confirm offset had it, at most (looked each {interval_s * 1000:g} ms)"
+    measured = f"until the confirm offset had it, at most (asked each {interval_s * 1000:g} ms)"
     figures = Figures("replicate", measured, load.target.topic, load.size_bytes, load.pace.rate or None)
     figures.latency, figures.counts = watch.confirm.latency, _counts("duplicatesPossible")
     async with RemotingClient() as client, Producer(load.namesrv, GROUP) as producer:

@@ -42,7 +42,7 @@ INTERVAL_S = 1.0
 @click.option("-e", "--exit-when-healthy", is_flag=True, help="Watch, and end as soon as all is well.")
 @click.option("--within", type=click.FloatRange(min=0), metavar="S", help="Seconds after which a watch ends.")
 @click.option(
-    "--timeout", type=click.FloatRange(min=0.2), default=5.0, show_default=True, help="Seconds for one look at all."
+    "--timeout", type=click.FloatRange(min=0.2), default=5.0, show_default=True, help="Seconds for one check."
 )
 @bootstrap_options
 @output_option
@@ -121,7 +121,7 @@ async def _watched(
     within_s: float | None,
     output: str,
 ) -> Health:
-    """Look again and again, print each change, until healthy or the time is over; the last state. `bootstrap` is asked
+    """Check again and again, print each change, until healthy or the time is over; the last state. `bootstrap` is asked
     each time: which processes live changes."""
     deadline = now_s() + (within_s if within_s is not None else float("inf"))
     shown: object = None

@@ -101,17 +101,17 @@ def _end(silent: dict[str, str], output: str) -> None:
 @consumer.command("lag", epilog="Example: rmqha consumer lag billing -w")
 @group_argument
 @topic_option(text="Only this topic.")
-@click.option("-w", "--watch", is_flag=True, help="Go on and look again, until Ctrl-C.")
+@click.option("-w", "--watch", is_flag=True, help="Go on asking, until Ctrl-C.")
 @click.option(
     "--interval", "interval_s", type=click.FloatRange(0.1), default=2.0, show_default=True, metavar="S",
-    help="Seconds between two looks.",
+    help="Seconds between two answers.",
 )  # fmt: skip
 @namesrv_option
 @output_option
 def lag_command(group: str, topic: str | None, watch: bool, interval_s: float, namesrv: str, output: str) -> None:
     """Tell how many messages wait for GROUP, in each queue and in all, and for how long the oldest does.
 
-    With -w the total of each look is a line; with -o json each look is one.
+    With -w the total of each answer is a line; with -o json each answer is one.
 
     Exit code: 0 every broker told, 1 one did not, 2 nobody knows the group.
     """
@@ -303,7 +303,7 @@ def _show_group(group: ConsumerGroup) -> None:
     if group.delayed_untold:
         _say(f"not known: what waits in delay levels of {', '.join(group.delayed_untold)}")
     if group.delayed_unread:
-        _say(f"{group.delayed_unread} other messages in delay levels were not looked at: some may be for it")
+        _say(f"{group.delayed_unread} other messages in delay levels were not searched: some may be for it")
     if group.dead_letters:
         _say(f"{group.dead_letters} dead letters; see rmqha dlq ls {group.name}")
     for where, why in sorted(group.paused.items()):

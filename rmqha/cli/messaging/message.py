@@ -99,7 +99,7 @@ def get_command(message_id: str, topic: str | None, line: Line | None, namesrv: 
 
 
 @message.command("find", epilog="Example: rmqha message find --topic orders --since 2026-11-21T14:00:00 --grep error")
-@topic_option(required=True, text="Topic to look in.")
+@topic_option(required=True, text="Topic to search.")
 @click.option("--key", metavar="K", help="With this key: by the index, the newest first, 64 of each group at most.")
 @click.option("--since", "since_ms", callback=moment, metavar="TIME", help="Stored at TIME or later.")
 @click.option("--until", "until_ms", callback=moment, metavar="TIME", help="Stored before TIME.")

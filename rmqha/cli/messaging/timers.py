@@ -35,7 +35,7 @@ def timers(topic: str | None, namesrv: str, output: str) -> None:
     """Show how many timer messages wait, by the minute in which they come, and of which topics.
 
     A message that is due in more than two days stands at the time at which it is stored again to wait on. One that is
-    taken back counts until its time. Delay levels are not looked at.
+    taken back counts until its time. Delay levels are not searched.
 
     Exit code: 0 every group told, 1 one did not, 2 there is no such topic or nobody to ask.
     """

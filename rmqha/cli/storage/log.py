@@ -38,7 +38,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @click.group()
 def log() -> None:
-    """Look into the files of a message store, offline.
+    """Inspect the files of a message store, offline.
 
     DIR is a broker's storePathRootDir. The store may be in use; nothing is locked or written, but for `kept --remove`
     and the copy that `sync` makes.

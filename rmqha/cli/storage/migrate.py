@@ -29,7 +29,7 @@ PATH_WIDTH = 28
 
 @click.command(epilog="Example: rmqha migrate --check data/broker-a-1/store data/broker-a-2/store")
 @click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--check", "only_check", is_flag=True, help="Look only; write nothing.")
+@click.option("--check", "only_check", is_flag=True, help="Check only; write nothing.")
 @click.option(
     "--to",
     "target",

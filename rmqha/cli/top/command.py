@@ -22,12 +22,12 @@ from rmqha.ops.survey import BootstrapAddresses
 
 @click.command(epilog="Example: rmqha top broker-a")
 @click.argument("group", required=False, shell_complete=complete_group)
-@click.option("--once", is_flag=True, help="Print one look and end; so too where the output is no terminal.")
+@click.option("--once", is_flag=True, help="Print one sample and end; so too where the output is no terminal.")
 @click.option(
-    "--interval", type=click.FloatRange(min=0.2), default=1.0, show_default=True, help="Seconds between two looks."
+    "--interval", type=click.FloatRange(min=0.2), default=1.0, show_default=True, help="Seconds between two samples."
 )
 @click.option(
-    "--timeout", type=click.FloatRange(min=0.2), default=3.0, show_default=True, help="Seconds for one look at all."
+    "--timeout", type=click.FloatRange(min=0.2), default=3.0, show_default=True, help="Seconds for one sample."
 )
 @bootstrap_options
 @output_option
@@ -45,9 +45,9 @@ def top(
 
     Keys: ↑ ↓ select a replica, Enter tells its story, / filters, o orders, c shows consumer groups, s makes it the
     master, m puts it into maintenance or back (both ask first), ? explains all, q ends. Rates and latencies (p50/p99,
-    rounded up to a power of two) are of the time between two looks.
+    rounded up to a power of two) are of the time between two samples.
 
-    Exit code: 0; of a single look 1 if the cluster is not healthy; 2 if nobody answers.
+    Exit code: 0; of a single sample 1 if the cluster is not healthy; 2 if nobody answers.
     """
     if once or output == "json" or not (sys.stdout.isatty() and sys.stdin.isatty()):
         bootstrap = partial(bootstrap_addresses, namesrv, controller, directory)

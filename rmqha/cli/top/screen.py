@@ -27,8 +27,8 @@ EXPLAINED = (
     ("m", "put it into maintenance, or end that (asks first)"),
     ("q", "end"),
     ("LAG s", "how long ago the slave had all that the master has"),
-    ("ACK ms", "p50/p99 of acknowledgements since the last look, each the upper end of its power of two"),
-    ("▁▂▃█", "one look each, the newest on the right, from zero to the highest of them"),
+    ("ACK ms", "p50/p99 of acknowledgements since the last sample, each the upper end of its power of two"),
+    ("▁▂▃█", "one sample each, the newest on the right, from zero to the highest of them"),
 )
 BARS = "▁▂▃▄▅▆▇█"
 TREND = 40
@@ -273,7 +273,7 @@ class Screen:
             return Text(f"{at}  asking", "bold")
         state = "HEALTHY" if self.health.healthy else "UNHEALTHY" if self.health.answered else "UNKNOWN"
         if overdue_s is not None:
-            return Text(f"{at}  was {state}, and is old: the next look has lasted {overdue_s:.0f} s", "bold yellow")
+            return Text(f"{at}  was {state}, and is old: the next sample has taken {overdue_s:.0f} s", "bold yellow")
         release = f"  release {self.release}" if self.release else ""
         return Text(f"{at}  {state}{release}", "bold green" if self.health.healthy else "bold red")
 

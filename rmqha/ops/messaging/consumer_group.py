@@ -114,7 +114,7 @@ class ConsumerGroup:
     delayed: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By topic, the retry topic too: messages that wait in delay levels, and in how many ms the first of them comes."""
     delayed_unread: int = 0
-    """Messages in delay levels beyond those that were looked at; some of them may be for the group."""
+    """Messages in delay levels beyond those that were searched; some of them may be for the group."""
     delayed_untold: list[str] = field(default_factory=list)
     """Brokers that do not tell what waits in delay levels, or not this account."""
     dead_letters: int | None = None

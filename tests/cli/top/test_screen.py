@@ -1,4 +1,4 @@
-"""What `rmqha top` makes of two looks, and what its keys do."""
+"""What `rmqha top` makes of two samples, and what its keys do."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def shown(found: Screen, overdue_s: float | None = None) -> list[str]:
 
 def test_what_is_old_is_not_shown_as_healthy() -> None:
     lines = shown(screen(), 2.6)
-    assert lines[0] == "12:00:00  was HEALTHY, and is old: the next look has lasted 3 s"
+    assert lines[0] == "12:00:00  was HEALTHY, and is old: the next sample has taken 3 s"
     assert lines[1:] == shown(screen())[1:]
 
 
