@@ -19,7 +19,6 @@ from rmqha.broker.services.schedule import ScheduleLog, append_all
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.timer_check import TimerProgress
 from rmqha.broker.tables.topics import TopicTable
-from rmqha.broker.timers.known_time import KnownTime
 from rmqha.broker.timers.message import (
     STEP_MS,
     TIMER_QUEUE_ID,
@@ -35,7 +34,7 @@ from rmqha.broker.timers.message import (
     says_when_and_where_to,
     to_timer,
 )
-from rmqha.broker.timers.recall_set import RecallSet
+from rmqha.broker.timers.recall_set import KnownTime, RecallSet
 from rmqha.broker.timers.snapshot import TimerSnapshot
 from rmqha.broker.timers.waiting import TimerEntry, TopicNumbers, WaitingTimers
 from rmqha.ha.action import AckStatus

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from rmqha.broker.timers.known_time import KnownTime
+from rmqha.broker.timers.recall_set import KnownTime
 
 
 def known_of(max_phy_offset: int, dispatched_offset: int, queue_end: int) -> tuple[KnownTime, Any]:

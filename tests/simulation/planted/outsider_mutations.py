@@ -24,7 +24,7 @@ from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.metadata_follower import MetadataFollower
 from rmqha.broker.tables.offsets import OffsetChange, OffsetTable
 from rmqha.broker.tables.table_version import TableVersion
-from rmqha.broker.timers.known_time import KnownTime
+from rmqha.broker.timers.recall_set import KnownTime
 from rmqha.broker.timers.service import TimerService
 from rmqha.broker.timers.waiting import WaitingTimers
 from rmqha.ha import sync_state_set_manager
