@@ -24,7 +24,7 @@ import trio
 from benchmarks.figures import show
 from rmqha.broker.tables.topics import TopicConfig
 from rmqha.host.kernel_choice import LIBRARY, load_kernel
-from rmqha.host.net.session import Session
+from rmqha.host.net.session import Session, SessionHost
 from rmqha.host.net.statistics import Statistics
 from rmqha.kernel.batch_kernel import BatchKernel
 from rmqha.kernel.python_kernel import PythonKernel
@@ -74,7 +74,8 @@ class Reading:
         if kernel is not None:
             self.broker.core.send._kernel = self.broker.store.index.files._kernel = kernel
         fast_path, stream = None if kernel is None else processor, cast(trio.abc.Stream, object())
-        self._session = Session(1, stream, "127.0.0.1:5", Statistics(), MAX_FRAME_BYTES, fast_path=fast_path)
+        host = SessionHost(Statistics(), MAX_FRAME_BYTES, fast_path=fast_path)
+        self._session = Session(1, stream, "127.0.0.1:5", host)
         self._session._received = processor.received
 
     def read(self, data: bytes) -> None:

@@ -23,7 +23,7 @@ from nameserver.server import NameServer
 from rmqha.host.access.security import ServerTls, accept_link
 from rmqha.host.net.poller import Poller
 from rmqha.host.net.remoting import serve_session
-from rmqha.host.net.session import Session
+from rmqha.host.net.session import Session, SessionHost
 from rmqha.host.net.statistics import Statistics
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode
@@ -165,10 +165,7 @@ async def serve_one(
         counts.opened_count + 1,
         stream,
         "peer:1",
-        counts,
-        MAX_FRAME_BYTES,
-        max_queued_bytes=1 << 24,
-        poller=poller,
+        SessionHost(counts, MAX_FRAME_BYTES, 1 << 24, poller),
         tls=link,
     )
     await serve_session(routes, session, counts, idle_timeout_ms=60_000)

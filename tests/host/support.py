@@ -9,7 +9,7 @@ from typing import Any
 import trio
 
 from rmqha.host.net.remoting import serve, serve_session
-from rmqha.host.net.session import Service, Session
+from rmqha.host.net.session import Service, Session, SessionHost
 from rmqha.host.net.statistics import Statistics
 from rmqha.host.net.unverified_sessions import UnverifiedSession
 from rmqha.wire.command import Command
@@ -93,7 +93,6 @@ async def serve_one(
     max_queued_bytes: int = 1 << 26,
     unverified: UnverifiedSession | None = None,
 ) -> None:
-    session = Session(
-        5, stream, "test:1", statistics, FRAME_LIMIT, max_queued_bytes=max_queued_bytes, unverified=unverified
-    )
+    host = SessionHost(statistics, FRAME_LIMIT, max_queued_bytes)
+    session = Session(5, stream, "test:1", host, unverified=unverified)
     await serve_session(service, session, statistics, idle_timeout_ms=idle_timeout_ms)

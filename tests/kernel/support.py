@@ -16,7 +16,7 @@ import trio
 
 from rmqha.broker.tables.topics import TopicConfig
 from rmqha.host.kernel_choice import LIBRARY, load_kernel
-from rmqha.host.net.session import Session
+from rmqha.host.net.session import Session, SessionHost
 from rmqha.host.net.statistics import Statistics
 from rmqha.kernel.batch_kernel import BatchKernel, SendPart, SendRead
 from rmqha.kernel.python_kernel import PythonKernel
@@ -91,7 +91,7 @@ class Fed:
         self.taken_count = 0
         fast_path = self if lean else None
         stream = cast(trio.abc.Stream, object())
-        self._session = Session(1, stream, peer, self.statistics, MAX_FRAME_BYTES, fast_path=fast_path)
+        self._session = Session(1, stream, peer, SessionHost(self.statistics, MAX_FRAME_BYTES, fast_path=fast_path))
         self._session._received = broker.core.processor.received
 
     def take(self, reads: Sequence[tuple[Session, bytes]], max_count: int) -> list[tuple[int, int]]:

@@ -18,7 +18,14 @@ from rmqha.host.net import network
 from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.deadlines import Deadlines
 from rmqha.host.net.poller import Poller
-from rmqha.host.net.session import IDLE_TIMEOUT_MS, MAX_QUEUED_BYTES, SendFastPath, Service, Session
+from rmqha.host.net.session import (
+    IDLE_TIMEOUT_MS,
+    MAX_QUEUED_BYTES,
+    SendFastPath,
+    Service,
+    Session,
+    SessionHost,
+)
 from rmqha.host.net.statistics import Statistics
 from rmqha.host.net.turn_read_batch import TurnReadBatch
 from rmqha.host.net.unverified_sessions import (
@@ -147,12 +154,21 @@ class _ConnectionAcceptor:
             if security.secret is not None and peer_rules is not None:
                 peers = PeerFilter(self._service, security.secret, peer_rules, counts, security.audit, self._fast_path)
                 self._service, self._fast_path = peers, peers
-        self._read_batch = None if self._fast_path is None else TurnReadBatch(self._fast_path, poller)
         self._limits = limits
         self._counts = counts
         self._security = security
         self.poller = poller
         self._boundary = boundary
+        self._session_host = SessionHost(
+            counts,
+            limits.max_frame_bytes,
+            limits.max_queued_bytes,
+            poller,
+            boundary,
+            self._fast_path,
+            None if self._fast_path is None else TurnReadBatch(self._fast_path, poller).add,
+            self.deadlines,
+        )
         self._unverified_sessions = UnverifiedSessions()
         self._opened_count = 0
         self._handshaking_count = 0
@@ -201,16 +217,9 @@ class _ConnectionAcceptor:
             number,
             stream,
             peer,
-            self._counts,
-            self._limits.max_frame_bytes,
-            max_queued_bytes=self._limits.max_queued_bytes,
-            poller=self.poller,
-            boundary=self._boundary,
+            self._session_host,
             unverified=self._unverified_session(peer, number),
             tls=tls,
-            fast_path=self._fast_path,
-            read_batch=self._read_batch,
-            deadlines=self.deadlines,
         )
         await serve_session(self._service, session, self._counts, idle_timeout_ms=self._limits.idle_timeout_ms)
 
@@ -273,7 +282,6 @@ class RemotingClient:
         """`security` None takes `rmqha.host.access.security.ambient`. `not_open`: the error of a call outside the
         context, which no further try will help; None: NotSentError."""
         self._security = ambient.get() if security is None else security
-        self._max_frame_bytes = max_frame_bytes
         self._on_request = on_request
         self._on_closed = on_closed
         self._not_open = not_open
@@ -282,6 +290,7 @@ class RemotingClient:
         """Addresses of servers that accept our own form of signatures: Apache's, which covers less, is not used
         again."""
         self._statistics = Statistics()
+        self._session_host = SessionHost(self._statistics, max_frame_bytes)
         self._nursery: trio.Nursery | None = None
 
     async def __aenter__(self) -> RemotingClient:
@@ -381,7 +390,7 @@ class RemotingClient:
                 return
             self._statistics.opened_count += 1
             self._statistics.session_count += 1
-            session = Session(self._statistics.opened_count, stream, address, self._statistics, self._max_frame_bytes)
+            session = Session(self._statistics.opened_count, stream, address, self._session_host)
             try:
                 if self._security.credentials is None:
                     peer.session = session

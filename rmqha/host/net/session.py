@@ -14,6 +14,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import trio
@@ -48,6 +49,25 @@ CLOSE_FLUSH_TIMEOUT_S = 1.0
 """Longest time (s) in which a closing session writes what is queued."""
 
 
+@dataclass(frozen=True, slots=True)
+class SessionHost:
+    """Parts that all sessions of a server, or of a client, share."""
+
+    statistics: Statistics
+    max_frame_bytes: int
+    max_queued_bytes: int = MAX_QUEUED_BYTES
+    poller: Poller | None = None
+    """Reads the sockets; without one, and for a stream that is no socket, a task of the session does."""
+    boundary: Boundary | None = None
+    """None: unexpected exceptions are raised by `Session.run`."""
+    fast_path: SendFastPath | None = None
+    """Gets all bytes first, through a batch if several sessions are read in one turn."""
+    add_to_batch: Callable[[Session, bytes], bool] | None = None
+    """Adds a read to the batch of this turn, at whose end `Session.batch_handled` is called; False if it did not."""
+    deadlines: Deadlines | None = None
+    """None: each session has a deadline of its own."""
+
+
 class Session:
     """One connection, seen from either end."""
 
@@ -56,22 +76,13 @@ class Session:
         session_id: int,
         stream: trio.abc.Stream,
         peer: str,
-        statistics: Statistics,
-        max_frame_bytes: int,
+        host: SessionHost,
         *,
-        max_queued_bytes: int = MAX_QUEUED_BYTES,
-        poller: Poller | None = None,
-        boundary: Boundary | None = None,
         unverified: UnverifiedSession | None = None,
         tls: TlsLink | None = None,
-        fast_path: SendFastPath | None = None,
-        read_batch: ReadBatch | None = None,
-        deadlines: Deadlines | None = None,
     ) -> None:
-        """`poller` reads the socket; without one, and for a stream that is no socket, a task of the session does.
-        `unverified`: limits until the peer's first valid request; None: it is known. `tls`: TLS of a socket; None:
-        clear bytes. `fast_path` gets all bytes first, through `read_batch` if several sessions are read in one turn.
-        `deadlines` of the server; None: the session has a deadline of its own."""
+        """`unverified`: limits until the peer's first valid request; None: it is known. `tls` None: clear bytes."""
+        statistics, poller = host.statistics, host.poller
         self.id, self.peer = session_id, peer
         self.attachment: Any = None
         """State that the service keeps with the session."""
@@ -99,13 +110,10 @@ class Session:
         """True while a request waits at a pause, with so many bytes in memory: the session has no turns."""
         self._resumed = trio.Event()
         """Set when the pause is over; awaited where a task of the session reads."""
-        self._statistics = statistics
-        self._boundary = boundary
-        """None: unexpected exceptions are raised by `run`."""
-        self._parser = FrameParser(max_frame_bytes)
-        self._max_queued_bytes = max_queued_bytes
+        self._statistics, self._boundary = statistics, host.boundary
+        self._parser, self._max_queued_bytes = FrameParser(host.max_frame_bytes), host.max_queued_bytes
         self._tls, self._output = tls, None if tls is None else TlsOutput(tls)
-        self._fast_path, self._read_batch = fast_path, read_batch
+        self._fast_path, self._add_to_batch = host.fast_path, host.add_to_batch
         self._skips_fast_path = self._is_in_batch = False
         """True if the fast path has left the unread bytes to the parser. True while they are in the read batch."""
         self._queue: list[bytes] = []
@@ -125,7 +133,7 @@ class Session:
         self._scope = trio.CancelScope()
         self._received: Callable[[Session, list[Command]], None]  # set by `run`, before anything is read
         self._idle_timeout_ms: int | None = None
-        self._deadlines, self._extend_after_s = deadlines, 0.0
+        self._deadlines, self._extend_after_s = host.deadlines, 0.0
         self._deadline: Deadline | None = None
         self._calls = Calls()
 
@@ -382,15 +390,15 @@ class Session:
 
     def _joins_read_batch(self) -> bool:
         """Give the read to the batch of this turn, if it can be; then `batch_handled` is called at the turn's end."""
-        read_batch = self._read_batch
+        add_to_batch = self._add_to_batch
         if (
-            read_batch is None
+            add_to_batch is None
             or self._unverified is not None
             or self.is_urgent
             or self._parser.buffered_bytes
             or begins_with_no_send(self._unread)
             or self._read_ended.is_set()
-            or not read_batch.add(self, self._unread)
+            or not add_to_batch(self, self._unread)
         ):
             return False
         self._is_in_batch = self._entry.is_deferred = True
@@ -775,14 +783,6 @@ class SendFastPath(Protocol):
     def take(self, reads: Sequence[tuple[Session, bytes]], max_count: int) -> list[tuple[int, int]]:
         """Answer the complete frames at the front of each read that it can, `max_count` of each at most. Returns for
         each read the index behind them, and their number. Raises as `Service.received`."""
-        ...
-
-
-class ReadBatch(Protocol):
-    """Port of the batch that hands the reads of a turn to a `SendFastPath` in one call."""
-
-    def add(self, session: Session, data: bytes) -> bool:
-        """Add a read; `session.batch_handled` is called at the end of this turn. False if it was not added."""
         ...
 
 

@@ -16,7 +16,7 @@ GATHERED_BYTES = 256 * 1024
 
 
 class TurnReadBatch:
-    """Reads of the present turn. Implements `ReadBatch`."""
+    """Reads of the present turn, which are handed to a `SendFastPath` in one call."""
 
     def __init__(self, fast_path: SendFastPath, poller: Poller) -> None:
         self._fast_path = fast_path

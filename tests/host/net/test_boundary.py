@@ -13,7 +13,7 @@ from rmqha.host.net import boundary as module
 from rmqha.host.net import remoting
 from rmqha.host.net.boundary import MAX_TRACED_CHARS, Boundary, ends_process
 from rmqha.host.net.remoting import RemotingClient, serve, serve_session
-from rmqha.host.net.session import Session
+from rmqha.host.net.session import Session, SessionHost
 from rmqha.host.net.statistics import Statistics
 from rmqha.host.process import FEW_FILES_ADVICE
 from rmqha.model.code import RequestCode
@@ -120,7 +120,7 @@ async def test_what_was_asked_before_is_answered() -> None:
     ours, theirs = memory_stream_pair()
     service, counts = Faulty(KeyError("x")), Statistics()
     boundary = Boundary(counts, RecordingTracer())
-    session = Session(1, ours, "peer:1", counts, FRAME_LIMIT, max_queued_bytes=1 << 20, boundary=boundary)
+    session = Session(1, ours, "peer:1", SessionHost(counts, FRAME_LIMIT, 1 << 20, boundary=boundary))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lambda: serve_session(service, session, counts, idle_timeout_ms=60_000))
         codes = [1, BAD, 1]
