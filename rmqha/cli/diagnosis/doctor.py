@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from rmqha.cli.render import Text, console
 from rmqha.model.error import UsageError
 from rmqha.ops.finding import Finding, Verdict, count_words, in_order, merged
 from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.ops.local.node_kind import NodeKind
 
 STYLES = {Verdict.WRONG: "bold red", Verdict.WARN: "yellow", Verdict.OK: "green"}
 
@@ -64,7 +66,7 @@ def doctor(
         click.echo(f"examining what {place.namesrv or place.controller} tells of", err=True)
         from rmqha.cli.diagnosis.examination import examine_remote
 
-        found = examine_remote(place, node, timeout, spark=spark)
+        found = examine_remote(place.namesrv, place.controller, node, timeout, spark=spark)
     else:
         state = ClusterState.require(directory) if config is None else None
         if state is not None:
@@ -73,7 +75,7 @@ def doctor(
         from rmqha.cli.diagnosis.checks.node_under_test import of_cluster, of_file
         from rmqha.cli.diagnosis.examination import examine
 
-        nodes = of_cluster(state, node) if state is not None else of_file(Path(str(config)))
+        nodes = of_cluster(state, node, check_file) if state is not None else of_file(Path(str(config)), check_file)
 
         full = node is None and (config is None or len(nodes) > 1)
         found = examine(nodes, timeout, write=write, spark=spark, full=full)
@@ -93,6 +95,17 @@ def doctor(
             click.echo(f"the rmqha commands above are meant with RMQHA_DIRECTORY={directory}")
     if is_wrong:
         sys.exit(1)
+
+
+def check_file(kind: NodeKind, path: Path) -> None:
+    """Let the server's own parser read the file; packages above this one are imported by name. Raises RmqhaError."""
+    from rmqha.cli.main import cli
+
+    command = cli.get_command(click.Context(cli), kind.value)
+    if command is None:
+        raise UsageError(f"the command {kind.value} is not installed; run pip install rmqha again")
+    # the security of the server that is read must not become ours
+    contextvars.copy_context().run(command.main, ["-c", str(path), "--check"], standalone_mode=False)
 
 
 def show(findings: Sequence[Finding], verbose: bool) -> None:

@@ -10,7 +10,6 @@ from importlib.util import find_spec
 
 import trio
 
-from rmqha.cli.contexts import Context
 from rmqha.cli.diagnosis.checks.answers import ANNOUNCED, Answers, ask_all
 from rmqha.cli.diagnosis.checks.files import StoreFacts, check_config, check_groups, read_store_facts
 from rmqha.cli.diagnosis.checks.limits import check_limits
@@ -74,11 +73,9 @@ def examine(
     return Examination(nodes, findings, answers)
 
 
-def examine_remote(place: Context, name: str | None, timeout_s: float, *, spark: bool) -> Examination:
+def examine_remote(namesrv: str, controller: str, name: str | None, timeout_s: float, *, spark: bool) -> Examination:
     """The nodes of a cluster elsewhere, or the one called `name`. Raises UnreachableError, UsageError."""
-    name_servers, controllers = (
-        tuple(item for item in text.split(";") if item) for text in (place.namesrv, place.controller)
-    )
+    name_servers, controllers = (tuple(item for item in text.split(";") if item) for text in (namesrv, controller))
     nodes, findings = trio.run(examine_remote_nodes, name_servers, controllers, name, timeout_s)
     return Examination(nodes, [*findings, *(check_spark() if spark else ())], {})
 

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rmqha.cli.main import cli, main
-from rmqha.cli.storage.log_quarantine import find, remove
 from rmqha.host.disk import HostDisk
+from rmqha.ops.diagnosis.quarantine import find, remove
 from rmqha.store.store import Store
 from tests.store.damage.damaged import OWN, make_own
 from tests.support.tracer import RecordingTracer

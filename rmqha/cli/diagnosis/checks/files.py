@@ -298,7 +298,7 @@ def _overrides(node_under_test: NodeUnderTest, store_facts: StoreFacts) -> Itera
 
 def _kept(node_under_test: NodeUnderTest, store_facts: StoreFacts) -> Iterator[Finding]:
     """Findings about files that no broker removes by itself."""
-    from rmqha.cli.storage.log_quarantine import find, words
+    from rmqha.ops.diagnosis.quarantine import find, words
 
     assert node_under_test.data is not None
     try:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-import click
 
 from rmqha.cli.diagnosis.checks.listeners import SocketOwner, listening
 from rmqha.host.text_file import read_text
 from rmqha.model.config.servers import BrokerConfig, ServerConfig, parse_properties
-from rmqha.model.error import RmqhaError, UsageError
+from rmqha.model.error import RmqhaError
 from rmqha.model.identity import parse_address
 from rmqha.ops.local import cluster_file
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.ops.local.node_kind import NodeKind
 from rmqha.ops.local.supervisor import Process, start_stamp
 
+CheckFile = Callable[[NodeKind, Path], None]
+"""Lets the server's own parser read its file. Raises RmqhaError."""
 CONTROLLER_DEFAULT = "n0-127.0.0.1:9878"
 _BROKER_KEYS = ("brokerName", "brokerClusterName", "storePathRootDir", "haListenPort", "haMode", "brokerRole")
 
@@ -70,13 +69,13 @@ class NodeUnderTest:
         return f"rmqha {self.kind.value} -c {self.config_path}"
 
 
-def of_cluster(state: ClusterState, name: str | None) -> list[NodeUnderTest]:
+def of_cluster(state: ClusterState, name: str | None, check: CheckFile) -> list[NodeUnderTest]:
     """The nodes of a local cluster, or one of them. Raises UsageError for a name that it does not have."""
     records = [state.node(name)] if name else list(state.nodes.values())
     found = []
     for record in records:
         path = state.config_path(record.name)
-        node_under_test = _of_properties(record.name, NodeKind(record.kind), path)
+        node_under_test = _of_properties(record.name, NodeKind(record.kind), path, check)
         node_under_test.process, node_under_test.in_cluster = record.process, True
         node_under_test.source = state.cluster_file
         node_under_test.address, node_under_test.controller_address = record.address, record.controller_address
@@ -84,13 +83,13 @@ def of_cluster(state: ClusterState, name: str | None) -> list[NodeUnderTest]:
     return found
 
 
-def of_file(path: Path) -> list[NodeUnderTest]:
+def of_file(path: Path, check: CheckFile) -> list[NodeUnderTest]:
     """The nodes that a cluster file or a server's properties file would start. Raises UsageError if it cannot be
     read."""
     if path.suffix == ".toml":
         spec = cluster_file.load(path)
         return [_of_spec(spec, node) for node in spec.nodes]
-    return [_of_properties(path.stem, kind_of(_read(path)), path)]
+    return [_of_properties(path.stem, kind_of(_read(path)), path, check)]
 
 
 def _of_spec(spec: cluster_file.ClusterSpec, node: cluster_file.NodeSpec) -> NodeUnderTest:
@@ -113,26 +112,15 @@ def kind_of(properties: Mapping[str, str]) -> NodeKind:
     return NodeKind.NAMESRV
 
 
-def _of_properties(name: str, kind: NodeKind, path: Path) -> NodeUnderTest:
+def _of_properties(name: str, kind: NodeKind, path: Path, check: CheckFile) -> NodeUnderTest:
     node_under_test = NodeUnderTest(name, kind, str(path), path, {})
     try:
         node_under_test.properties = _read(path)
-        _check(node_under_test, path)
+        check(kind, path)
     except RmqhaError as error:
         node_under_test.problem = str(error)
     _fill(node_under_test)
     return node_under_test
-
-
-def _check(node_under_test: NodeUnderTest, path: Path) -> None:
-    """Let the server's own parser read the file; packages above this one are imported by name. Raises RmqhaError."""
-    from rmqha.cli.main import cli
-
-    command = cli.get_command(click.Context(cli), node_under_test.kind.value)
-    if command is None:
-        raise UsageError(f"the command {node_under_test.kind.value} is not installed; run pip install rmqha again")
-    # the security of the server that is read must not become ours
-    contextvars.copy_context().run(command.main, ["-c", str(path), "--check"], standalone_mode=False)
 
 
 def _fill(node_under_test: NodeUnderTest) -> None:
