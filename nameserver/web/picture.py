@@ -27,6 +27,7 @@ from rmqha.ops.wait_explanation import view_of
 from rmqha.wire.state.controller_state import GroupState, RegisteredReplica
 from rmqha.wire.state.explained_state import ExplainedElection, ExplainedGroup
 from rmqha.wire.state.history import HistoryEvent
+from rmqha.wire.state.name_server_state import NameServerFacts
 from rmqha.wire.state.replica_state import SlaveState
 
 VERSION = 1
@@ -97,13 +98,13 @@ class GroupPicture:
 class ClusterPicture:
     """All reports of one round."""
 
-    name_server: dict[str, Any]
+    name_server: NameServerFacts
     snapshot: ClusterSnapshot
     groups: dict[str, GroupPicture]
 
 
 def cluster_picture(
-    snapshot: ClusterSnapshot, name_server: dict[str, Any], own_address: str, details: Mapping[str, GroupDetails]
+    snapshot: ClusterSnapshot, name_server: NameServerFacts, own_address: str, details: Mapping[str, GroupDetails]
 ) -> ClusterPicture:
     """Picture of a snapshot. `own_address`: of this name server, whose routes are preferred to other name servers'."""
     groups: dict[str, GroupPicture] = {}
@@ -130,10 +131,12 @@ def cluster_document(picture: ClusterPicture) -> dict[str, Any]:
     rows.sort(key=lambda row: row[1]["writable"] is True)
     return {
         "version": VERSION,
-        "nameServer": picture.name_server,
-        "health": health_findings(picture.snapshot, sorted(picture.groups), picture.name_server),
+        "nameServer": picture.name_server.to_json(),
+        "health": health_findings(
+            picture.snapshot, sorted(picture.groups), suspects_itself=bool(picture.name_server.suspects_itself)
+        ),
         "controllers": [
-            _controller(report, bool(picture.name_server.get("embedsController")))
+            _controller(report, bool(picture.name_server.embeds_controller))
             for report in picture.snapshot.of_kind(ServerKind.CONTROLLER)
         ],
         "groups": [row | {"kind": _kind(group)} for group, row in rows[:MAX_GROUPS]],
@@ -297,7 +300,9 @@ def group_document(picture: ClusterPicture, name: str) -> dict[str, Any]:
         "version": VERSION,
         "error": None,
         "group": row,
-        "health": health_findings(_about(picture.snapshot, name), [name], picture.name_server),
+        "health": health_findings(
+            _about(picture.snapshot, name), [name], suspects_itself=bool(picture.name_server.suspects_itself)
+        ),
         "answer": visible(explained.answer) or None if explained is not None else None,
         "elections": [_election(item) for item in reversed(explained.elections)] if explained is not None else [],
         "logs": draw_logs(logs),
@@ -393,7 +398,9 @@ ODD = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 MAX_FINDINGS = 200
 
 
-def health_findings(snapshot: ClusterSnapshot, groups: Iterable[str], name_server: Mapping[str, Any]) -> dict[str, Any]:
+def health_findings(
+    snapshot: ClusterSnapshot, groups: Iterable[str], *, suspects_itself: bool = False
+) -> dict[str, Any]:
     """JSON-ready: `findings` (where, what, fix, note), `views` (those that differ), `healthy`, `answered`."""
     common = [report for report in snapshot.nodes if report.kind is not ServerKind.BROKER]
     brokers: dict[str, list[NodeReport]] = {}
@@ -402,7 +409,7 @@ def health_findings(snapshot: ClusterSnapshot, groups: Iterable[str], name_serve
             brokers.setdefault(name, []).append(report)
     common_health = judge(snapshot, [])
     findings, views = list(common_health.findings), list(common_health.views)
-    if name_server.get("suspectsItself"):
+    if suspects_itself:
         what = (
             "most brokers fell silent at once: more likely it is cut off than all of them dead; it keeps their routes"
         )

@@ -25,6 +25,7 @@ from rmqha.host.http.server import Handler, Post, Request, Response
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.model.identity import join_address
 from rmqha.port import Tracer
+from rmqha.wire.state.name_server_state import NameServerFacts
 
 if TYPE_CHECKING:
     from nameserver.web.console.console import Console
@@ -221,15 +222,14 @@ class Site:
                 self._lookup = module.Lookup(self._routes, module.refusal(self._config), self._security)
             return self._lookup
 
-    def _facts(self) -> dict[str, Any]:
-        """Facts about this name server for the page."""
-        return {
-            "address": self._own_address,
-            "brokers": self._routes.broker_count,
-            "topics": self._routes.topic_count,
-            "suspectsItself": self._routes.suspects_itself,
-            "embedsController": self._embeds_controller,
-        }
+    def _facts(self) -> NameServerFacts:
+        return NameServerFacts(
+            address=self._own_address,
+            brokers=self._routes.broker_count,
+            topics=self._routes.topic_count,
+            suspects_itself=self._routes.suspects_itself,
+            embeds_controller=self._embeds_controller,
+        )
 
 
 def _is_own(request: Request) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import trio
 
@@ -27,6 +27,7 @@ from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 from rmqha.wire.state.explained_state import ExplainedGroup
 from rmqha.wire.state.history import parse_history
+from rmqha.wire.state.name_server_state import NameServerFacts
 from rmqha.wire.state.replica_state import ReplicaState
 
 PERIOD_S = 1.0
@@ -54,7 +55,7 @@ T = TypeVar("T")
 class ClusterWatch:
     def __init__(
         self,
-        name_server: Callable[[], dict[str, Any]],
+        name_server: Callable[[], NameServerFacts],
         own_address: str,
         controllers: list[str],
         clock: Clock,

@@ -19,6 +19,7 @@ from rmqha.ops.health.findings import judge
 from rmqha.ops.replica_rows import rows
 from rmqha.ops.survey import BootstrapAddresses, Survey
 from rmqha.ops.wait_explanation import view_of
+from rmqha.wire.state.name_server_state import NameServerFacts
 from tests.ops.recorded import CASES, GOLDEN, RecordedCluster
 from tests.support.clock import ManualClock
 from tests.support.tracer import RecordingTracer
@@ -48,7 +49,7 @@ async def describe(recorded: RecordedCluster) -> dict[str, Any]:
 
 async def page(recorded: RecordedCluster) -> dict[str, Any]:
     watch = ClusterWatch(
-        lambda: {"address": recorded.state.namesrv_addresses},
+        lambda: NameServerFacts(address=recorded.state.namesrv_addresses),
         recorded.state.namesrv_addresses,
         recorded.state.controller_addresses,
         ManualClock(),

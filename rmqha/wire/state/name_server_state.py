@@ -24,3 +24,14 @@ class NameServerState(JsonRecord):
     contested: dict[str, list[str]] | None = part()
     refused: dict[str, list[str]] | None = part()
     statistics: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class NameServerFacts(JsonRecord):
+    """Facts that a name server's page tells of that name server itself."""
+
+    address: str
+    brokers: int | None = part()
+    topics: int | None = part()
+    suspects_itself: bool | None = part()
+    embeds_controller: bool | None = part()

@@ -22,6 +22,7 @@ from nameserver.web.picture import (
 from rmqha.ops.snapshot import ApacheEpochs, NodeReport, ServerKind
 from rmqha.wire.state.explained_state import ExplainedGroup
 from rmqha.wire.state.history import parse_history
+from rmqha.wire.state.name_server_state import NameServerFacts
 from rmqha.wire.state.replica_state import ReplicaState
 from tests.cli.health.words import (
     broker,
@@ -40,13 +41,13 @@ from tests.ha.group import Group, started
 OWN = "127.0.0.1:9861"
 
 
-def picture(words: list[NodeReport], details: dict[str, GroupDetails] | None = None, **facts: Any) -> ClusterPicture:
-    return cluster_picture(snapshot_of(words), {"address": OWN, **facts}, OWN, details or {})
+def picture(words: list[NodeReport], details: dict[str, GroupDetails] | None = None) -> ClusterPicture:
+    return cluster_picture(snapshot_of(words), NameServerFacts(address=OWN), OWN, details or {})
 
 
-def document(words: list[NodeReport], **facts: Any) -> dict[str, Any]:
+def document(words: list[NodeReport]) -> dict[str, Any]:
     """As the browser gets it."""
-    found: dict[str, Any] = json.loads(json.dumps(cluster_document(picture(words, **facts))))
+    found: dict[str, Any] = json.loads(json.dumps(cluster_document(picture(words))))
     return found
 
 

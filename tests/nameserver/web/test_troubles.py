@@ -18,7 +18,7 @@ from tests.cli.health.words import cluster, group_row, silent, snapshot_of, tell
 
 def registered(words: list[NodeReport]) -> list[tuple[str, str]]:
     snapshot = snapshot_of(words)
-    return [(item["where"], item["what"]) for item in health_findings(snapshot, snapshot.groups, {})["findings"]]
+    return [(item["where"], item["what"]) for item in health_findings(snapshot, snapshot.groups)["findings"]]
 
 
 def test_it_says_what_rmqha_health_says() -> None:
@@ -34,15 +34,15 @@ def test_it_says_what_rmqha_health_says() -> None:
 
 def test_views_that_match_are_left_out_and_others_name_who_says_what() -> None:
     words = cluster()
-    assert health_findings(snapshot_of(words.values()), ["broker-a"], {})["views"] == []
+    assert health_findings(snapshot_of(words.values()), ["broker-a"])["views"] == []
     tell_group(words["ctl-1"], masterBrokerId=2)
-    (view,) = health_findings(snapshot_of(words.values()), ["broker-a"], {})["views"]
+    (view,) = health_findings(snapshot_of(words.values()), ["broker-a"])["views"]
     assert (view["about"], view["agreement"]) == ("controllers", "DIVERGENT")
     assert len(view["says"]) == 3
 
 
 def test_a_name_server_that_suspects_itself_says_so() -> None:
-    found = health_findings(snapshot_of(cluster().values()), ["broker-a"], {"suspectsItself": True})
+    found = health_findings(snapshot_of(cluster().values()), ["broker-a"], suspects_itself=True)
     assert (found["healthy"], found["wrong"], found["findings"][0]["where"]) == (False, 1, "this name server")
 
 
@@ -61,5 +61,5 @@ def test_an_odd_field_of_a_controllers_group_is_a_silent_controller_or_survived(
 def test_findings_are_bounded_and_counted() -> None:
     count = MAX_FINDINGS + 30
     words = [NodeReport(ServerKind.BROKER, f"10.0.0.1:{20_000 + number}", error="no answer") for number in range(count)]
-    found = health_findings(snapshot_of(words), [], {})
+    found = health_findings(snapshot_of(words), [])
     assert (len(found["findings"]), found["wrong"], found["healthy"]) == (MAX_FINDINGS, count, False)
