@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from rmqha.cli.acting import acting_namesrv_option
-from rmqha.cli.bench.topic import HEADER, OWN, BenchTarget, check_own, prepare
 from rmqha.cli.options import echo_json, output_option
 from rmqha.cli.render import Text, console
 from rmqha.host.asking.shell import ask_by
 from rmqha.model.error import UsageError
+from rmqha.ops.bench.topic import HEADER, OWN, BenchTarget, check_own, prepare
 
 if TYPE_CHECKING:
-    from rmqha.cli.bench.figures import Figures
+    from rmqha.ops.bench.figures import Figures
 
 F = TypeVar("F", bound=Callable[..., Any])
 INTERRUPTED_EXIT_CODE = 130
@@ -88,7 +88,7 @@ def produce(
     """
 
     async def measure(target: BenchTarget) -> Figures:
-        from rmqha.cli.bench import load
+        from rmqha.ops.bench import load
 
         return await load.produce(load.paced(namesrv, target, rate, seconds, count, window, timeout, size))
 
@@ -107,7 +107,7 @@ def consume(seconds: float, count: int | None, topic: str, queues: int, namesrv:
     """
 
     async def measure(target: BenchTarget) -> Figures:
-        from rmqha.cli.bench import load
+        from rmqha.ops.bench import load
 
         return await load.consume(namesrv, target, limit_s=seconds, limit_count=count, idle_s=idle)
 
@@ -127,7 +127,7 @@ def e2e(
     """
 
     async def measure(target: BenchTarget) -> Figures:
-        from rmqha.cli.bench import load
+        from rmqha.ops.bench import load
 
         return await load.e2e(load.paced(namesrv, target, rate, seconds, count, window, timeout, size))
 
@@ -152,7 +152,7 @@ def replicate(
     """
 
     async def measure(target: BenchTarget) -> Figures:
-        from rmqha.cli.bench import load
+        from rmqha.ops.bench import load
 
         chosen = group or target.groups[0]
         if group is None and len(target.groups) > 1:
@@ -180,8 +180,9 @@ def _run(
     if output == "json":
         echo_json(figures.as_dict())
     else:
-        out = console()
-        figures.show(out)
+        from rmqha.cli.bench.figures import show
+
+        show(figures, console())
         for name, slave in figures.extra.get("slaves", {}).items():
             _show_slave(name, slave)
     if figures.interrupted:

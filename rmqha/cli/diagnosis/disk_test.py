@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rmqha.cli.bench.histogram import PERCENTILES, LatencyHistogram
 from rmqha.cli.diagnosis.checks.mounts import Mount, mount_of
 from rmqha.host.disk import HostDisk
 from rmqha.model.error import UsageError
+from rmqha.ops.bench.histogram import PERCENTILES, LatencyHistogram
 
 BLOCK_BYTES = 4096
 RING_BYTES = 4 * 1024 * 1024

@@ -12,10 +12,10 @@ from typing import Any
 
 import trio
 
-from rmqha.cli.bench.histogram import PERCENTILES, LatencyHistogram
 from rmqha.host.net.remoting import RemotingClient, serve
 from rmqha.host.net.session import Session
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.ops.bench.histogram import PERCENTILES, LatencyHistogram
 from rmqha.wire.command import Command
 
 TIMEOUT_MS = 3_000

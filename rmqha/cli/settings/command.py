@@ -19,9 +19,9 @@ from rmqha.cli.options import (
     output_option,
 )
 from rmqha.cli.render import Text, console, table
-from rmqha.cli.settings.node import Key, Server, change, find_key, key_table, plan_changes, read_servers
 from rmqha.host.asking.shell import Caller, ask_by, open_client, within
 from rmqha.model.error import RmqhaError, UsageError
+from rmqha.ops.description.server_keys import Key, Server, change, find_key, key_table, plan_changes, read_servers
 from rmqha.ops.local.cluster_state import ClusterState
 
 F = TypeVar("F", bound=Callable[..., Any])

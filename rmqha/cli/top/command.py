@@ -14,9 +14,9 @@ from rmqha.cli.acting import acting_directory
 from rmqha.cli.health.command import bootstrap_addresses, state_word
 from rmqha.cli.options import bootstrap_options, complete_group, echo_json, output_option
 from rmqha.cli.render import console
-from rmqha.cli.top.sample import TopSample, first_sample, take_sample
 from rmqha.cli.top.screen import Screen
 from rmqha.host.asking.shell import ask_by, open_client, sleep
+from rmqha.ops.health.sample import TopSample, first_sample, take_sample
 from rmqha.ops.survey import BootstrapAddresses
 
 

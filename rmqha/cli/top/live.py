@@ -12,13 +12,13 @@ from rich.live import Live
 
 from rmqha.cli.admin.history import line
 from rmqha.cli.rich_console import drawn, rich_console
-from rmqha.cli.top.sample import TopSample, take_sample
 from rmqha.cli.top.screen import ConsumerRow, PendingAction, Screen, TopAction, TopView
 from rmqha.cli.top.terminal import pressed, single_keys
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteError, RmqhaError
 from rmqha.ops.asking import ask, ask_leader
+from rmqha.ops.health.sample import TopSample, take_sample
 from rmqha.ops.replica_rows import Row
 from rmqha.ops.snapshot import ClusterSnapshot, ServerKind
 from rmqha.ops.survey import BootstrapAddresses

@@ -11,18 +11,19 @@ import pytest
 import trio
 from click.testing import CliRunner
 
-from rmqha.cli.bench import load as loads
 from rmqha.cli.bench.command import bench
-from rmqha.cli.bench.figures import Figures
-from rmqha.cli.bench.histogram import LatencyHistogram
-from rmqha.cli.bench.load import Load, MasterSampler
-from rmqha.cli.bench.pace import Pace
-from rmqha.cli.bench.topic import HEADER, OWN, BenchTarget, check_own, prepare
+from rmqha.cli.bench.figures import show
 from rmqha.cli.render import Printer
 from rmqha.host.net.session import Session
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import UnreachableError, UsageError
+from rmqha.ops.bench import load as loads
+from rmqha.ops.bench.figures import Figures
+from rmqha.ops.bench.histogram import LatencyHistogram
+from rmqha.ops.bench.load import Load, MasterSampler
+from rmqha.ops.bench.pace import Pace
+from rmqha.ops.bench.topic import HEADER, OWN, BenchTarget, check_own, prepare
 from rmqha.wire.command import Command
 from tests.client.fake import Do, FakeCluster, Node
 from tests.client.test_admin import Peer, peers
@@ -250,7 +251,7 @@ def test_what_people_see() -> None:
     figures.add_failure("a", "no route to g-a")
     figures.add_failure("a", "no route to g-b")
     out = io.StringIO()
-    figures.show(Printer(out, 80, is_styled=False))
+    show(figures, Printer(out, 80, is_styled=False))
     text = out.getvalue()
     for words in (
         "3 messages of 100 bytes in 3.0 s",

@@ -18,12 +18,12 @@ from nameserver.config import NamesrvConfig
 from nameserver.server import run_name_server
 from rmqha.cli.main import cli
 from rmqha.cli.settings.command import _set, properties_lines
-from rmqha.cli.settings.node import ConfigCodes, Server, find_key, key_table, plan_changes
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.config.base import parse_properties
 from rmqha.model.config.servers import BrokerConfig, Config
 from rmqha.model.error import RmqhaError, UsageError
+from rmqha.ops.description.server_keys import ConfigCodes, Server, find_key, key_table, plan_changes
 from rmqha.ops.local.cluster_state import DIRECTORY_VARIABLE
 from rmqha.ops.local.supervisor import start_stamp
 from rmqha.wire.command import Command

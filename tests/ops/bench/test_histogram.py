@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqha.cli.bench.histogram import LatencyHistogram
+from rmqha.ops.bench.histogram import LatencyHistogram
 
 VALUES = st.lists(st.integers(0, 1 << 40), min_size=1, max_size=200)
 

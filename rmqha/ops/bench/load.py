@@ -15,10 +15,6 @@ from typing import Any
 
 import trio
 
-from rmqha.cli.bench.figures import Figures, times
-from rmqha.cli.bench.histogram import LatencyHistogram
-from rmqha.cli.bench.pace import Pace, Run, run_paced
-from rmqha.cli.bench.topic import HEADER, BenchTarget
 from rmqha.client.consumers.consumer import Consumer
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import Producer
@@ -27,6 +23,10 @@ from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageError
 from rmqha.ops.asking import ask
+from rmqha.ops.bench.figures import Figures, times
+from rmqha.ops.bench.histogram import LatencyHistogram
+from rmqha.ops.bench.pace import Pace, Run, run_paced
+from rmqha.ops.bench.topic import HEADER, BenchTarget
 from rmqha.ops.group_view import find_groups
 from rmqha.wire.command import Command
 

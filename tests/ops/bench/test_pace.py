@@ -8,7 +8,7 @@ import time
 
 import trio
 
-from rmqha.cli.bench.pace import Pace, Run, run_paced
+from rmqha.ops.bench.pace import Pace, Run, run_paced
 from tests.support.patience import HANG_S
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from rmqha.cli.bench.histogram import LatencyHistogram
+from rmqha.ops.bench.histogram import LatencyHistogram
 
 Send = Callable[[int, int], Awaitable[None]]
 """Function `send(number, due_ns)` that makes one request, waits for its end, and records the outcome."""

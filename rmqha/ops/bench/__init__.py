@@ -1,0 +1,1 @@
+"""Load on a live group, and what it measures."""
