@@ -8,11 +8,12 @@ import mmap
 import os
 import shutil
 import stat
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import count
 from pathlib import Path
+from threading import Lock
 
 from rmqha.host.read_disk import FLOCK, OFD_SETLK, HostTree
 from rmqha.model.offset import Buffer
@@ -33,6 +34,12 @@ READ_AHEAD_JUMP_BYTES = 16 * 1024 * 1024
 file do."""
 FILE_MODE, DIRECTORY_MODE = 0o640, 0o750
 """Modes of files and directories: the owner may write, the group may read. A umask may only remove rights."""
+RESERVE_NAME = "rmqha.reserve"
+RESERVE_SIZE_BYTES = 1024 * 1024
+LEAST_RESERVE_BYTES = 4096
+"""Size (bytes) below which a reserve is not worth its inode."""
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a disk, or a quota, without a free block or inode."""
 _ZEROS = memoryview(bytes(1 << 20))
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _GONE = "rmqha.gone"
@@ -345,11 +352,81 @@ class HostAppendFile:
             self._fd = -1
 
 
+class SpaceReserve:
+    """Space that a locked directory keeps for its small files: tables, epochs, the boot file, a controller's vote.
+
+    They are replaced as wholes, so each write needs a free block and a free inode, even where the new content is no
+    longer than the old. On a full disk the reserve file is removed for the time of the write: what the old content held
+    is free afterwards, and the reserve is made again of it. Threads may use it at the same time."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / RESERVE_NAME
+        self._guard = Lock()
+        self._is_kept = False
+
+    def keep(self) -> None:
+        """Make the file, unless it is there, as large as there is room for."""
+        if not self._is_kept:
+            with self._guard:
+                self._make()
+
+    @contextmanager
+    def released(self) -> Iterator[bool]:
+        """Release the space within the block: True unless there was none."""
+        with self._guard:
+            self._is_kept = False
+            try:
+                self._path.unlink()
+            except FileNotFoundError:
+                yield False
+                return
+            try:
+                yield True
+            finally:
+                self._make()
+
+    def _make(self) -> None:
+        with suppress(OSError):  # the disk is full, or was made read-only: the next write tries again
+            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+            try:
+                self._is_kept = _allocate_reserve(fd)
+            finally:
+                os.close(fd)
+            if not self._is_kept:
+                self._path.unlink()
+
+
+def _allocate_reserve(fd: int) -> bool:
+    """Allocate blocks for the reserve, fewer where the disk has no more; False if it has none."""
+    own_bytes = os.fstat(fd).st_blocks * STAT_BLOCK_BYTES
+    size_bytes = min(RESERVE_SIZE_BYTES, own_bytes + _free_bytes(fd))
+    while size_bytes >= LEAST_RESERVE_BYTES and size_bytes > own_bytes:
+        try:
+            os.posix_fallocate(fd, 0, size_bytes)
+            return True
+        except OSError as error:
+            if error.errno not in _NO_SPACE:
+                raise
+            os.ftruncate(fd, own_bytes)
+        size_bytes //= 2  # the file system needs blocks of its own, or a quota allows less
+    return own_bytes >= LEAST_RESERVE_BYTES
+
+
+def _free_bytes(fd: int) -> int:
+    """Free space (bytes). An allocation of more would take all of it for a moment before it fails."""
+    found = os.fstatvfs(fd)
+    if not found.f_blocks:
+        return RESERVE_SIZE_BYTES  # the file system does not tell
+    return found.f_frsize * (found.f_bavail if os.geteuid() else found.f_bfree)
+
+
 class HostDisk(HostTree):
     """Files below a root directory. Implements `rmqha.port.Disk`. The first write creates the root. From `lock` on the
-    root must stay the same directory: if it is moved away or unmounted, no new one is created in its place."""
+    root must stay the same directory: if it is moved away or unmounted, no new one is created in its place. From then
+    on `write_atomic` also succeeds on a full disk, as far as the space reserve goes."""
 
     _locked_root: os.stat_result | None = None
+    _space_reserve: SpaceReserve | None = None
 
     def _make_parent(self, path: Path) -> None:
         """Make the directories above `path`; each new one is durable in its own parent."""
@@ -392,6 +469,21 @@ class HostDisk(HostTree):
         return self._at(path).read_bytes()
 
     def write_atomic(self, path: str, data: Buffer) -> None:
+        reserve = self._space_reserve
+        try:
+            self._replace(path, data)
+        except OSError as error:
+            if reserve is None or error.errno not in _NO_SPACE:
+                raise
+            with reserve.released() as has_space:
+                if not has_space:
+                    raise
+                self._replace(path, data)
+            return
+        if reserve is not None:
+            reserve.keep()
+
+    def _replace(self, path: str, data: Buffer) -> None:
         target = self._at(path)
         self._make_parent(target)
         temporary = target.with_name(target.name + ".tmp")
@@ -510,9 +602,11 @@ class HostDisk(HostTree):
             os.close(fd)
             raise
         self._locked_root = os.fstat(root)
+        self._space_reserve = SpaceReserve(self._root)
+        self._space_reserve.keep()
 
         def release() -> None:
-            self._locked_root = None
+            self._locked_root = self._space_reserve = None
             os.close(root)
             os.close(fd)
 

@@ -38,7 +38,7 @@ from rmqha.wire import lenient_json
 
 RESTORE_MARK = "rmqha.restore"
 """Name of the file with the progress of a restore (`rmqha.spark.lake.restore`)."""
-NEW_STORE = frozenset(("lock", "abort", "rmqha.boot", "rmqha.end", "rmqha.write", RESTORE_MARK))
+NEW_STORE = frozenset(("lock", "abort", "rmqha.boot", "rmqha.end", "rmqha.reserve", "rmqha.write", RESTORE_MARK))
 """Names that may be in a store to which nothing was appended: a write may have been killed so early."""
 STALE_S = 24 * 3600
 """Time (s) after which a later write removes rows aside that a killed driver has left."""
