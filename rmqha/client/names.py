@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from rmqha.client.arguments import require_type
 from rmqha.model.error import UsageError
 
 MAX_TOPIC_CHARS = 127
@@ -24,6 +25,7 @@ def check_group(group: str) -> None:
 
 
 def _check(kind: str, name: str, max_chars: int) -> None:
+    require_type(f"{kind} {name!r}", name, str)
     if not _NAME.fullmatch(name):
         raise UsageError(f"{kind} {name!r} must consist of letters, digits, % | _ and -")
     if len(name) > max_chars:

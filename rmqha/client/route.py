@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rmqha.client.answers import parsing
+from rmqha.client.arguments import require_type
 from rmqha.model.code import PERM_READ, PERM_WRITE, RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, UnreachableError, UsageError
 from rmqha.model.identity import parse_address
@@ -118,6 +119,7 @@ def parse_route(topic: str, body: bytes, address: str) -> TopicRoute:
 
 def name_servers(text: str) -> list[str]:
     """Split "host:port;host:port" (commas do too). Raises UsageError for anything else."""
+    require_type(f"name server address {text!r}", text, str, "; write host:port, several joined by ';'")
     addresses = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
     try:
         for address in addresses:
@@ -163,4 +165,6 @@ class NameServers:
             if answer.code != ResponseCode.SUCCESS:
                 raise RemoteError(answer.code, answer.remark or "", address)
             return address, bytes(answer.body)
-        raise UnreachableError(f"no name server answers: {'; '.join(reasons)}")
+        raise UnreachableError(
+            f"no name server answers: {'; '.join(reasons)}; start one of these, or give the address of one that runs"
+        )

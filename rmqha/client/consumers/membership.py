@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from rmqha.client.answers import parsing
+from rmqha.client.arguments import require_type
 from rmqha.client.consumers.expression import SQL92, TAG, parse_tags
 from rmqha.client.consumers.message import Message, MessageView
 from rmqha.client.heartbeat import CALL_TIMEOUT_MS, Heartbeats
@@ -32,9 +33,10 @@ class ConsumerMembership:
         self._group = group
         self._topic = topic
         self._broadcast = broadcast
-        self.expression, self.expression_type = tags.strip() or "*", TAG
         self.tags = parse_tags(tags)
         """The wanted tags, None for all."""
+        self.expression, self.expression_type = tags.strip() or "*", TAG
+        require_type(f"the argument selector, {selector!r},", selector, str)
         if selector:
             if self.tags is not None:
                 raise UsageError("a consumer takes tags or a selector, not both")

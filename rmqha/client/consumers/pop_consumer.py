@@ -19,6 +19,7 @@ from uuid import uuid4
 import trio
 
 from rmqha.client.answers import number
+from rmqha.client.arguments import require_type
 from rmqha.client.compression import MAX_BODY_BYTES, BodyTooLargeError
 from rmqha.client.consumers.membership import ConsumerMembership, send_back_fields
 from rmqha.client.consumers.message import Message, MessageBatch, MessageView
@@ -103,6 +104,8 @@ class PopConsumer:
         if not group:
             raise UsageError("a consumer needs the name of its group")
         check_group(group)
+        require_type("count", count, int)
+        require_type("invisible_ms", invisible_ms, int)
         if not 1 <= count <= MAX_POP_COUNT:
             raise UsageError(f"count {count}: from 1 to {MAX_POP_COUNT} messages are taken at once")
         if invisible_ms < 1:
@@ -210,12 +213,14 @@ class PopConsumer:
 
     async def dead_letter(self, message: PoppedMessage) -> None:
         """Put the message to the group's dead letters (%DLQ%<group>) and acknowledge it. Raises as `ack`."""
+        require_type("a popped message", message, PoppedMessage)
         await self._to_dead_letters(message.message)
         await self._tell(RequestCode.ACK_MESSAGE, message, {})
 
     async def extend(self, message: PoppedMessage, invisible_ms: int) -> None:
         """Keep the message invisible to others for `invisible_ms` from now on. Raises as `ack`; it may come twice
         then."""
+        require_type("the time (ms)", invisible_ms, int)
         if invisible_ms < 0:
             raise UsageError(f"{invisible_ms} ms: a time is not negative")
         ext = {"invisibleTime": str(invisible_ms)}
@@ -237,6 +242,7 @@ class PopConsumer:
 
     # --- requests about one message -----------------------------------------------------------------------------------
     async def _tell(self, code: RequestCode, message: PoppedMessage, more: dict[str, str]) -> Command:
+        require_type("a popped message", message, PoppedMessage)
         ext = self._fields(message.message, message.receipt) | more
         return await self._insist(message.message.broker_name, code, ext)
 

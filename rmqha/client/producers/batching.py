@@ -12,6 +12,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequen
 
 import trio
 
+from rmqha.client.arguments import require_type
 from rmqha.client.producers.outgoing import COMPRESS_OVER_BYTES, OutgoingMessage, batch_part, check_message
 from rmqha.client.producers.result import OnResult, SendResult, SendTally
 from rmqha.model.code import ResponseCode
@@ -99,7 +100,8 @@ class BatchPipeline:
 
     def _admit(self, message: OutgoingMessage) -> None:
         self._check_open()
-        lane: Lane = message.lane or (message.topic, None)
+        require_type("a message of send_many", message, OutgoingMessage)
+        lane: Lane = message.lane or (message.topic if isinstance(message.topic, str) else "", None)
         line = self._lines.get(lane)
         if line is None:
             line = self._lines[lane] = deque()
@@ -150,13 +152,13 @@ class BatchPipeline:
         for item in items:
             message = item[1]
             unique_key, part = message.unique_key or self._unique_key(), b""
-            if len(message.body) <= self._longest and not message.unheard_in_batches:
-                try:
-                    check_message(message)
+            try:
+                check_message(message)
+                if len(message.body) <= self._longest and not message.unheard_in_batches:
                     part = batch_part(message, unique_key)
-                except UsageError as error:
-                    self._note(item, error)
-                    continue
+            except UsageError as error:
+                self._note(item, error)
+                continue
             if together and (not part or size_bytes + len(part) > MAX_BATCH_BYTES):
                 await self._send_together(together)
                 together, size_bytes = [], 0

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rmqha.client.arguments import require_type
 from rmqha.client.compression import Compression
 from rmqha.client.names import check_topic
 from rmqha.client.route import MessageQueue
@@ -55,10 +56,13 @@ class OutgoingMessage:
 
     @property
     def lane(self) -> tuple[str, str | int] | None:
-        """The message's lane: messages of one lane are stored in the order in which they were given; None: no order."""
-        if self.key is not None:
+        """The message's lane: messages of one lane are stored in the order in which they were given; None: no order.
+        One that `check_message` refuses for its types has none."""
+        if (self.key is None and self.queue_id is None) or not isinstance(self.topic, str):
+            return None
+        if isinstance(self.key, str):
             return self.topic, self.key
-        return None if self.queue_id is None else (self.topic, self.queue_id)
+        return (self.topic, self.queue_id) if self.key is None and isinstance(self.queue_id, int) else None
 
     @property
     def unheard_in_batches(self) -> str:
@@ -81,13 +85,35 @@ def check_body(topic: str, body: object) -> None:
     raise UsageError(f"the body of a message for topic {topic} is {type(body).__name__}, not bytes{hint}")
 
 
-def _check_word(name: str, topic: str, word: object, *, hint: str = "") -> None:
-    if not isinstance(word, str):
-        raise UsageError(f"{name} of a message for topic {topic} is {type(word).__name__}, not str{hint}")
+def _is_plain(message: OutgoingMessage) -> bool:
+    """True if all fields but topic and body are of exactly their types, as almost always: a check of each with its
+    sentence costs as much as all other checks."""
+    given = message.properties
+    return (
+        type(message.keys) is type(message.tags) is type(message.unique_key) is str
+        and (message.key is None or type(message.key) is str)
+        and (message.queue_id is None or type(message.queue_id) is int)
+        and type(given) is dict
+        and (not given or {*map(type, given), *map(type, given.values())} == {str})
+    )
+
+
+def _check_types(message: OutgoingMessage) -> None:
+    place = f"of a message for topic {message.topic}"
+    require_type(f"keys {place}", message.keys, str, "; join them by a space")
+    require_type(f"tags {place}", message.tags, str)
+    require_type(f"unique_key {place}", message.unique_key, str)
+    require_type(f"key {place}", "" if message.key is None else message.key, str)
+    require_type(f"queue_id {place}", 0 if message.queue_id is None else message.queue_id, int)
+    require_type(f"properties {place}", message.properties, Mapping)
+    for name, value in message.properties.items():
+        require_type(f"the name {name!r} of a property {place}", name, str)
+        require_type(f"property {name} {place}", value, str, "; str(it) makes text of it")
 
 
 def check_message(message: OutgoingMessage) -> None:
     """Raise UsageError for a message that every broker refuses."""
+    require_type("a message", message, OutgoingMessage)
     check_topic(message.topic)
     check_body(message.topic, message.body)
     if not message.body:
@@ -96,9 +122,8 @@ def check_message(message: OutgoingMessage) -> None:
         raise UsageError(
             f"a message for topic {message.topic} has {len(message.body)} bytes; brokers take {MAX_BODY_BYTES} at most"
         )
-    _check_word("keys", message.topic, message.keys, hint="; join them by a space")
-    _check_word("tags", message.topic, message.tags)
-    _check_word("key", message.topic, message.key or "")
+    if not _is_plain(message):
+        _check_types(message)
     if message.key is not None and not message.key.isascii():
         try:
             message.key.encode()

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 
 import trio
 
+from rmqha.client.arguments import require_type
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.result import OnResult, SendResult, SendTally
 from rmqha.model.error import RmqhaError, UsageError
@@ -68,6 +69,7 @@ class Pipeline:
         room: trio.Semaphore,
     ) -> None:
         self._check_open()
+        require_type("a message of send_many", message, OutgoingMessage)
         try:
             # a turn of the scheduler for each message would cost a tenth of a send
             room.acquire_nowait()

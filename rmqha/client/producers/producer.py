@@ -20,6 +20,7 @@ from typing import NoReturn
 import trio
 
 from rmqha.client import compression as compressions
+from rmqha.client.arguments import require_type
 from rmqha.client.names import check_group
 from rmqha.client.producers.batching import BatchPipeline
 from rmqha.client.producers.hedge import Hedge, HedgedRequest
@@ -232,9 +233,9 @@ class Producer:
         that are compressed, and delayed messages, go alone. Messages with the same ordering key (or queue id) are
         stored in the order given (a copy of a batch that a lost answer left follows it as a whole); one that fails for
         good leaves a gap and the next goes on. `timeout_ms` counts per message from its first try. Never raises for a
-        message; UsageError for a window below 1 or below `batch`, where the producer is not open, and once it is closed
-        meanwhile: then no further message is taken. What `messages` raises is raised once all before it have been
-        reported; what `on_result` raises ends the sending at once."""
+        message; UsageError for a window below 1 or below `batch`, for what is no OutgoingMessage, where the producer is
+        not open, and once it is closed meanwhile: then no further message is taken. What `messages` raises is raised
+        once all before it have been reported; what `on_result` raises ends the sending at once."""
         check_open = self._session.check_open
         check_open()
 
@@ -284,6 +285,7 @@ class Producer:
         return Outgoing(code, self._group, message, unique_key, _wall_ms(), compression, sys_flag)
 
     async def _deliver(self, outgoing: Outgoing, timeout_ms: int, require_ok: bool) -> SendResult:
+        require_type("timeout_ms", timeout_ms, (int, float), "; 3000 are three seconds")
         progress = _Progress(timeout_ms, trio.current_time() + timeout_ms / 1000)
         self._tally.sent += 1
         self._in_flight += 1

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import trio
 
+from rmqha.client.arguments import require_type
 from rmqha.client.route import TopicRoute
 from rmqha.client.route_table import Backoff
 from rmqha.model.code import RequestCode, ResponseCode
@@ -50,6 +51,7 @@ def timer_properties(
     deliver_at: datetime | None, delay: timedelta | None, given: Mapping[str, str], now_ms: int
 ) -> dict[str, str]:
     """The `given` properties of a message, with the one that names its time. Raises UsageError, one sentence."""
+    require_type("the argument properties", given, Mapping)
     if deliver_at is None and delay is None:
         return dict(given)
     if deliver_at is not None and delay is not None:
@@ -58,9 +60,11 @@ def timer_properties(
         if name in given:
             raise UsageError(f"property {name} and deliver_at or delay each say when a message comes: give one")
     if delay is not None:
+        require_type(f"delay = {delay!r}", delay, timedelta, "; for seconds write timedelta(seconds=…)")
         if delay < _MILLISECOND:
             raise UsageError(f"delay = {delay} must be a millisecond at least")
         return {**given, PROPERTY_TIMER_DELAY_MS: str(delay // _MILLISECOND)}
+    require_type(f"deliver_at = {deliver_at!r}", deliver_at, datetime, "; it needs a time zone too")
     assert deliver_at is not None
     if deliver_at.utcoffset() is None:
         raise UsageError(f"deliver_at = {deliver_at} has no time zone; say which, for example tzinfo=datetime.UTC")
@@ -73,6 +77,7 @@ def timer_properties(
 async def recall(routes: _Routes, remoting: _Caller, group: str, handle: str, timeout_ms: int) -> str:
     """Take back the message that the handle names, trying again until `timeout_ms` are over; its id. Raises as
     `Producer.recall`."""
+    require_type(f"handle = {handle!r}", handle, str, "; it is the recall_handle of a send's result")
     try:
         named = RecallHandle.decode(handle)
     except ValueError as error:

@@ -249,6 +249,7 @@ async def test_name_servers_are_tried_in_turn() -> None:
 
 async def test_errors_before_anything_is_sent() -> None:
     loose: Any = OutgoingMessage  # as one who checks no types makes it
+    pair: Any = ("T", b"x")
     async with FakeCluster() as fake, Producer(fake.namesrv) as producer:
         for wrong, reason in (
             (OutgoingMessage("T", b""), "empty body"),
@@ -264,6 +265,14 @@ async def test_errors_before_anything_is_sent() -> None:
             (loose("T", b"x", keys=["a", "b"]), "keys of a message for topic T is list, not str; join"),
             (loose("T", b"x", tags=7), "tags of a message for topic T is int, not str"),
             (loose("T", b"x", key=7), "key of a message for topic T is int, not str"),
+            (loose("T", b"x", queue_id="1"), "queue_id of a message for topic T is str, not int"),
+            (loose("T", b"x", properties=["a"]), "properties of a message for topic T is list, not Mapping"),
+            (loose("T", b"x", properties={"n": 3}), r"property n of a message for topic T is int, not str; str\(it\)"),
+            (loose("T", b"x", properties={"n": None}), "property n of a message for topic T is NoneType, not str"),
+            (loose("T", b"x", properties={3: "n"}), "the name 3 of a property of a message for topic T is int, not"),
+            (loose(None, b"x"), "topic None is NoneType, not str"),
+            (loose(b"T", b"x"), "topic b'T' is bytes, not str"),
+            (pair, "a message is tuple, not OutgoingMessage"),
             (OutgoingMessage("T", b"x", key="\ud800"), "ordering key of a message for topic T: .* surrogates"),
         ):
             with pytest.raises(UsageError, match=reason):
@@ -279,6 +288,8 @@ async def test_errors_before_anything_is_sent() -> None:
         Producer("127.0.0.1:1", "a b")
     with pytest.raises(UsageError, match="not an address"):
         Producer("somewhere")
+    with pytest.raises(UsageError, match="is list, not str; write host:port, several joined by ';'"):
+        Producer(["127.0.0.1:1"])  # type: ignore[arg-type]
     with pytest.raises(UnreachableError, match="no name server answers"):
         async with Producer("127.0.0.1:1") as producer:
             await producer.route("T")

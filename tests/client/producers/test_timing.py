@@ -56,6 +56,9 @@ LATER = datetime.fromtimestamp(1_900_000_000, UTC)
         (None, timedelta(seconds=-1), {}, "must be a millisecond at least"),
         (None, timedelta(seconds=1), {"DELAY": "3"}, "property DELAY and deliver_at or delay each say"),
         (LATER, None, {"TIMER_DELIVER_MS": "3"}, "property TIMER_DELIVER_MS and deliver_at or delay each say"),
+        (None, 30, {}, r"delay = 30 is int, not timedelta; for seconds write timedelta\(seconds=…\)"),
+        ("2026-11-30T12:00:00Z", None, {}, "deliver_at = '2026-11-30T12:00:00Z' is str, not datetime"),
+        (LATER, None, "color=red", "the argument properties is str, not Mapping"),
     ],
 )
 def test_what_is_no_time_or_says_it_twice_is_refused_in_a_sentence(
