@@ -13,6 +13,7 @@ from rmqha.client.consumers.message import Message, MessageBatch, decode_message
 from rmqha.client.names import check_topic
 from rmqha.client.route import NameServers, parse_route
 from rmqha.host.access.process_security import Security
+from rmqha.host.asking import blocking
 from rmqha.host.asking.shell import Caller, open_client
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RemoteProtocolError, UnreachableError, UsageError
@@ -54,6 +55,10 @@ class Admin:
         self._failure_count = 0
 
     async def __aenter__(self) -> Admin:
+        if not blocking.is_running():
+            from rmqha.client.session import require_trio  # short commands load no event loop
+
+            require_trio()
         self._client = await self._opened.__aenter__()
         self._name_servers = NameServers(self._client, self._namesrv)
         return self

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+
+import trio
 
 from rmqha.client.admin import TIMEOUT_MS
 from rmqha.client.admin import Admin as TrioAdmin
@@ -29,6 +31,9 @@ from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import SEND_TIMEOUT_MS
 from rmqha.client.producers.producer import Producer as TrioProducer
 from rmqha.client.producers.result import OnResult, SendResult, SendStatus, SendTally
+from rmqha.client.producers.transaction import Outcome
+from rmqha.client.producers.transaction import Transaction as TrioTransaction
+from rmqha.client.producers.transaction import TransactionProducer as TrioTransactionProducer
 from rmqha.client.session import ClosedError
 from rmqha.host.access.security import Security
 from rmqha.model.error import RmqhaError
@@ -39,6 +44,7 @@ __all__ = [
     "Message",
     "MessageBatch",
     "MessageView",
+    "Outcome",
     "OutgoingMessage",
     "PopConsumer",
     "PoppedMessage",
@@ -46,6 +52,8 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "SendTally",
+    "Transaction",
+    "TransactionProducer",
 ]
 
 T = TypeVar("T")
@@ -60,10 +68,13 @@ class Awaited(Generic[ClientT]):
     def __init__(self, client: ClientT) -> None:
         self._client = client
         self._portal = Portal(client)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop of the application, once it has opened the client."""
 
     async def open(self: SelfT) -> SelfT:
         """Connect. Raises as entering the trio client does, and may be tried again then; UsageError if it is open or
         was."""
+        self._loop = asyncio.get_running_loop()
         started = self._portal.start()
         try:
             await asyncio.shield(asyncio.wrap_future(started))
@@ -115,7 +126,7 @@ def immediate(method: Callable[[ClientT], T]) -> Callable[[Awaited[ClientT]], Co
     @functools.wraps(method)
     async def call(self: Awaited[ClientT]) -> T:
         async def read() -> T:
-            return method(self._client)
+            return cast("T", getattr(self._client, method.__name__)())  # a client of a subclass may have its own
 
         return await self._wait(self._portal.submit(read))
 
@@ -194,6 +205,105 @@ class AwaitedProducer(Awaited[TrioProducer]):
         if failure is not None:
             raise failure
         return tally
+
+
+class AwaitedTransaction:
+    """Async context manager around the application's own transaction. Entering stores the half message; leaving
+    commits, or rolls back after `rollback()`; an exception decides nothing (see `rmqha.client.Transaction`)."""
+
+    def __init__(self, producer: AwaitedTransactionProducer, transaction: TrioTransaction) -> None:
+        self._producer = producer
+        self._transaction = transaction
+
+    async def __aenter__(self) -> AwaitedTransaction:
+        """Store the half message. Raises as `Producer.send`; then the application must not begin."""
+        await self._producer._wait(self._producer._portal.submit(self._transaction.__aenter__))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        leave = self._transaction.__aexit__
+        await self._producer._wait(self._producer._portal.submit(lambda: leave(kind, error, trace)))
+
+    def rollback(self) -> None:
+        """Roll back: no consumer gets the message."""
+        self._transaction.rollback()
+
+    def leave_open(self) -> None:
+        """Decide nothing now: the brokers are to ask `check`."""
+        self._transaction.leave_open()
+
+    @property
+    def half(self) -> SendResult:
+        """Result of the half message's send; its `msg_id` is that of the message."""
+        return self._transaction.half
+
+    @property
+    def msg_id(self) -> str:
+        """The id that the message of this transaction has."""
+        return self._transaction.msg_id
+
+    @property
+    def confirmed(self) -> bool:
+        """True once the group has stored how the transaction ended."""
+        return self._transaction.confirmed
+
+
+class AwaitedTransactionProducer(AwaitedProducer):
+    """Producer for asyncio that also sends messages within transactions. `check` runs in the loop that opened it."""
+
+    def __init__(
+        self,
+        namesrv: str,
+        group: str,
+        check: Callable[[Message], Coroutine[Any, Any, Outcome]],
+        *,
+        topics: Sequence[str] = (),
+        compression: str | None = "zlib",
+        security: Security | None = None,
+    ) -> None:
+        """Take what `rmqha.client.TransactionProducer` takes."""
+        self._check = check
+        self._transactions = TrioTransactionProducer(
+            namesrv, group, self._answer, topics=topics, compression=compression, security=security
+        )
+        Awaited.__init__(self, self._transactions)
+
+    async def _answer(self, message: Message) -> Outcome:
+        """Run `check` in the application's loop. Raises what it raises, RuntimeError if that loop has ended."""
+        assert self._loop is not None, "a broker asks an open producer"
+        ended, token = trio.Event(), trio.lowlevel.current_trio_token()
+        asked = self._check(message)
+        try:
+            answer = asyncio.run_coroutine_threadsafe(asked, self._loop)
+        except RuntimeError:
+            asked.close()
+            raise
+        answer.add_done_callback(lambda _: token.run_sync_soon(ended.set))
+        try:
+            await ended.wait()
+        except trio.Cancelled:
+            answer.cancel()
+            raise
+        return answer.result()
+
+    def transaction(self, message: OutgoingMessage, *, timeout_ms: int = SEND_TIMEOUT_MS) -> AwaitedTransaction:
+        """Context manager of one transaction: `async with producer.transaction(message) as transaction: ...`."""
+        return AwaitedTransaction(self, self._transactions.transaction(message, timeout_ms=timeout_ms))
+
+    async def prepare(self, message: OutgoingMessage, timeout_ms: int = SEND_TIMEOUT_MS) -> SendResult:
+        """Store the half message; the caller must call `end`."""
+        return await self._wait(self._portal.submit(lambda: self._transactions.prepare(message, timeout_ms)))
+
+    async def end(self, half: SendResult, topic: str, outcome: Outcome, timeout_ms: int = SEND_TIMEOUT_MS) -> bool:
+        """Tell the master the outcome; False: a broker will ask."""
+        return await self._wait(self._portal.submit(lambda: self._transactions.end(half, topic, outcome, timeout_ms)))
+
+    @property
+    def last_error(self) -> str:
+        """The reason why the last end or answer was not taken, or the last `check` failed; "" if none did."""
+        return self._transactions.last_error
 
 
 class AwaitedConsumer(Awaited[TrioConsumer]):
@@ -357,7 +467,12 @@ class AwaitedAdmin(Awaited[TrioAdmin]):
     statistics = immediate(TrioAdmin.statistics)
 
 
-Producer, Consumer, PopConsumer, Admin = AwaitedProducer, AwaitedConsumer, AwaitedPopConsumer, AwaitedAdmin
+Producer = AwaitedProducer
+Consumer = AwaitedConsumer
+PopConsumer = AwaitedPopConsumer
+Admin = AwaitedAdmin
+Transaction = AwaitedTransaction
+TransactionProducer = AwaitedTransactionProducer
 
 
 def _tell(loop: asyncio.AbstractEventLoop, work: Callable[[], object]) -> None:

@@ -48,9 +48,10 @@ class ClientSession:
         self.nursery: trio.Nursery
 
     async def __aenter__(self) -> ClientSession:
-        """Open the session. Raises UsageError if it was open before."""
+        """Open the session. Raises UsageError if it was open before, or outside of trio."""
         if self._was_open:
             raise UsageError("a client is opened once; make another one")
+        require_trio()
         async with AsyncExitStack() as stack:
             self.process_id = os.getpid()  # clients may be made before a process forks, and opened behind
             self.local_host = await local_host_towards(name_servers(self._namesrv)[0])
@@ -86,6 +87,15 @@ class ClientSession:
         if self._was_open:
             return ClosedError("the client was closed: open another one")
         return UsageError("the client is not open: use it by `async with`")
+
+
+def require_trio() -> None:
+    """Raise UsageError unless trio runs here: under asyncio its own error would name no way out."""
+    if not trio.lowlevel.in_trio_run():
+        raise UsageError(
+            "clients of rmqha.client run in trio.run(); take those of rmqha.client.aio for asyncio, "
+            "of rmqha.client.sync for programs without an event loop"
+        )
 
 
 async def local_host_towards(address: str) -> str:

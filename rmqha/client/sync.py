@@ -10,11 +10,13 @@ import atexit
 import functools
 import os
 import queue
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+
+import trio
 
 from rmqha.client.admin import TIMEOUT_MS
 from rmqha.client.admin import Admin as TrioAdmin
@@ -30,6 +32,9 @@ from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import SEND_TIMEOUT_MS
 from rmqha.client.producers.producer import Producer as TrioProducer
 from rmqha.client.producers.result import OnResult, SendResult, SendStatus, SendTally
+from rmqha.client.producers.transaction import Outcome
+from rmqha.client.producers.transaction import Transaction as TrioTransaction
+from rmqha.client.producers.transaction import TransactionProducer as TrioTransactionProducer
 from rmqha.client.session import ClosedError
 from rmqha.host.access.security import Security
 from rmqha.model.error import RmqhaError
@@ -40,6 +45,7 @@ __all__ = [
     "Message",
     "MessageBatch",
     "MessageView",
+    "Outcome",
     "OutgoingMessage",
     "PopConsumer",
     "PoppedMessage",
@@ -47,6 +53,8 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "SendTally",
+    "Transaction",
+    "TransactionProducer",
 ]
 
 T = TypeVar("T")
@@ -118,7 +126,7 @@ def immediate(method: Callable[[ClientT], T]) -> Callable[[Blocking[ClientT]], T
     @functools.wraps(method)
     def call(self: Blocking[ClientT]) -> T:
         async def read() -> T:
-            return method(self._client)
+            return cast("T", getattr(self._client, method.__name__)())  # a client of a subclass may have its own
 
         return self._wait(self._portal.submit(read))
 
@@ -213,6 +221,91 @@ class BlockingProducer(Blocking[TrioProducer]):
         if failure is not None:
             raise failure
         return self._wait(future)
+
+
+class BlockingTransaction:
+    """Context manager around the application's own transaction. Entering stores the half message; leaving commits, or
+    rolls back after `rollback()`; an exception decides nothing (see `rmqha.client.Transaction`)."""
+
+    def __init__(self, producer: BlockingTransactionProducer, transaction: TrioTransaction) -> None:
+        self._producer = producer
+        self._transaction = transaction
+
+    def __enter__(self) -> BlockingTransaction:
+        """Store the half message. Raises as `Producer.send`; then the application must not begin."""
+        self._producer._wait(self._producer._portal.submit(self._transaction.__aenter__))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        leave = self._transaction.__aexit__
+        self._producer._wait(self._producer._portal.submit(lambda: leave(kind, error, trace)))
+
+    def rollback(self) -> None:
+        """Roll back: no consumer gets the message."""
+        self._transaction.rollback()
+
+    def leave_open(self) -> None:
+        """Decide nothing now: the brokers are to ask `check`."""
+        self._transaction.leave_open()
+
+    @property
+    def half(self) -> SendResult:
+        """Result of the half message's send; its `msg_id` is that of the message."""
+        return self._transaction.half
+
+    @property
+    def msg_id(self) -> str:
+        """The id that the message of this transaction has."""
+        return self._transaction.msg_id
+
+    @property
+    def confirmed(self) -> bool:
+        """True once the group has stored how the transaction ended."""
+        return self._transaction.confirmed
+
+
+class BlockingTransactionProducer(BlockingProducer):
+    """Blocking producer that also sends messages within transactions. `check` is a plain function here, which threads
+    call."""
+
+    def __init__(
+        self,
+        namesrv: str,
+        group: str,
+        check: Callable[[Message], Outcome],
+        *,
+        topics: Sequence[str] = (),
+        compression: str | None = "zlib",
+        security: Security | None = None,
+    ) -> None:
+        """Take what `rmqha.client.TransactionProducer` takes."""
+
+        async def answer(message: Message) -> Outcome:
+            return await trio.to_thread.run_sync(check, message, abandon_on_cancel=True)
+
+        self._transactions = TrioTransactionProducer(
+            namesrv, group, answer, topics=topics, compression=compression, security=security
+        )
+        Blocking.__init__(self, self._transactions)
+
+    def transaction(self, message: OutgoingMessage, *, timeout_ms: int = SEND_TIMEOUT_MS) -> BlockingTransaction:
+        """Context manager of one transaction: `with producer.transaction(message) as transaction: ...`."""
+        return BlockingTransaction(self, self._transactions.transaction(message, timeout_ms=timeout_ms))
+
+    def prepare(self, message: OutgoingMessage, timeout_ms: int = SEND_TIMEOUT_MS) -> SendResult:
+        """Store the half message; the caller must call `end`."""
+        return self._wait(self._portal.submit(lambda: self._transactions.prepare(message, timeout_ms)))
+
+    def end(self, half: SendResult, topic: str, outcome: Outcome, timeout_ms: int = SEND_TIMEOUT_MS) -> bool:
+        """Tell the master the outcome; False: a broker will ask."""
+        return self._wait(self._portal.submit(lambda: self._transactions.end(half, topic, outcome, timeout_ms)))
+
+    @property
+    def last_error(self) -> str:
+        """The reason why the last end or answer was not taken, or the last `check` failed; "" if none did."""
+        return self._transactions.last_error
 
 
 class BlockingConsumer(Blocking[TrioConsumer]):
@@ -379,4 +472,9 @@ class BlockingAdmin(Blocking[TrioAdmin]):
     statistics = immediate(TrioAdmin.statistics)
 
 
-Producer, Consumer, PopConsumer, Admin = BlockingProducer, BlockingConsumer, BlockingPopConsumer, BlockingAdmin
+Producer = BlockingProducer
+Consumer = BlockingConsumer
+PopConsumer = BlockingPopConsumer
+Admin = BlockingAdmin
+Transaction = BlockingTransaction
+TransactionProducer = BlockingTransactionProducer

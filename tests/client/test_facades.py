@@ -23,17 +23,22 @@ from rmqha.client import aio, sync
 from rmqha.client.admin import Admin
 from rmqha.client.consumers import pop_consumer
 from rmqha.client.consumers.consumer import Consumer
+from rmqha.client.consumers.message import Message
 from rmqha.client.consumers.pop_consumer import PopConsumer
 from rmqha.client.portal import Portal
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import Producer
+from rmqha.client.producers.transaction import Outcome, Transaction, TransactionProducer
 from rmqha.model.error import RmqhaError, StoreError, UsageError
 from tests.client.consumers.test_consumer import fill
 from tests.client.consumers.test_pop_consumer import Pops, stored
 from tests.client.fake import FakeCluster
+from tests.client.producers.test_transaction import COMMIT, ROLLBACK, ask
+from tests.client.producers.test_transaction import until as until_there
+from tests.client.test_closed import CLIENTS
 from tests.support.patience import HANG_MS, HANG_S, until
 
-TRIO_ONLY = {"Outcome", "Transaction", "TransactionProducer"}
+MESSAGE = OutgoingMessage("T", b"paid", keys="order-1")
 
 
 async def beside(work: Callable[[], object]) -> None:
@@ -44,15 +49,130 @@ async def beside(work: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("facade", [sync, aio])
 def test_all_of_the_trio_clients_is_there(facade: Any) -> None:
-    assert set(facade.__all__) == set(rmqha.client.__all__) - TRIO_ONLY
-    for client in (Producer, Consumer, PopConsumer, Admin):
+    assert set(facade.__all__) == set(rmqha.client.__all__)
+    for client in (Producer, Consumer, PopConsumer, Admin, TransactionProducer, Transaction):
         ours = getattr(facade, client.__name__)
         public = {name for name in vars(client) if not name.startswith("_")}
-        assert public <= {name for name in dir(ours) if not name.startswith("_")}
-        for name in public - {"receive", "receive_batch", "batches"}:
+        assert public - {"confirmed"} <= {name for name in dir(ours) if not name.startswith("_")}
+        for name in public - {"receive", "receive_batch", "batches", "confirmed"}:
+            if isinstance(getattr(client, name), property):
+                assert isinstance(getattr(ours, name), property), name
+                continue
             theirs = inspect.signature(getattr(client, name))
             assert list(inspect.signature(getattr(ours, name)).parameters) == list(theirs.parameters), name
-        assert inspect.signature(ours).parameters.keys() == inspect.signature(client).parameters.keys()
+        if client is not Transaction:  # producers make them
+            assert inspect.signature(ours).parameters.keys() == inspect.signature(client).parameters.keys()
+
+
+def unasked(message: Message) -> Outcome:
+    raise AssertionError(message)
+
+
+async def unasked_awaited(message: Message) -> Outcome:
+    raise AssertionError(message)
+
+
+@pytest.mark.parametrize("facade", [sync, aio])
+async def test_a_transaction_ends_as_its_block_does(facade: Any) -> None:
+    async with FakeCluster() as fake:
+
+        def work() -> None:
+            with sync.TransactionProducer(fake.namesrv, "P", unasked) as producer:
+                with producer.transaction(MESSAGE) as transaction:
+                    assert fake.group.ends == [] and len(transaction.msg_id) == 32
+                assert transaction.confirmed and transaction.half.status is sync.SendStatus.SEND_OK
+                with producer.transaction(MESSAGE) as transaction:
+                    transaction.rollback()
+                with pytest.raises(KeyError), producer.transaction(MESSAGE) as transaction:
+                    raise KeyError("did the bank book it?")
+                assert not transaction.confirmed
+                assert producer.end(producer.prepare(MESSAGE), "T", Outcome.COMMIT)
+                assert producer.statistics()["transactions"] == 4 and producer.last_error == ""
+                assert producer.send("T", b"plain").status is sync.SendStatus.SEND_OK
+
+        async def awaited() -> None:
+            async with aio.TransactionProducer(fake.namesrv, "P", unasked_awaited) as producer:
+                async with producer.transaction(MESSAGE) as transaction:
+                    assert fake.group.ends == [] and len(transaction.msg_id) == 32
+                assert transaction.confirmed and transaction.half.status is aio.SendStatus.SEND_OK
+                async with producer.transaction(MESSAGE) as transaction:
+                    transaction.rollback()
+                with pytest.raises(KeyError):
+                    async with producer.transaction(MESSAGE) as transaction:
+                        raise KeyError("did the bank book it?")
+                assert not transaction.confirmed
+                assert await producer.end(await producer.prepare(MESSAGE), "T", Outcome.COMMIT)
+                assert (await producer.statistics())["transactions"] == 4 and producer.last_error == ""
+                assert (await producer.send("T", b"plain")).status is aio.SendStatus.SEND_OK
+
+        await beside(work if facade is sync else lambda: asyncio.run(awaited()))
+        assert [end.ext["commitOrRollback"] for end in fake.group.ends] == [COMMIT, ROLLBACK, COMMIT]
+
+
+@pytest.mark.parametrize("facade", [sync, aio])
+async def test_a_broker_asks_the_application_where_it_runs(facade: Any) -> None:
+    asked: list[tuple[str, str]] = []
+    is_over = threading.Event()
+
+    def check(message: Message) -> Outcome:
+        asked.append((message.keys, threading.current_thread().name))
+        return Outcome.COMMIT
+
+    async def check_awaited(message: Message) -> Outcome:
+        await asyncio.sleep(0)
+        return check(message)
+
+    async with FakeCluster() as fake:
+
+        def work() -> None:
+            with sync.TransactionProducer(fake.namesrv, "P", check) as producer:
+                with producer.transaction(MESSAGE) as transaction:
+                    transaction.leave_open()
+                assert is_over.wait(HANG_S)
+
+        async def awaited() -> None:
+            async with aio.TransactionProducer(fake.namesrv, "P", check_awaited) as producer:
+                async with producer.transaction(MESSAGE) as transaction:
+                    transaction.leave_open()
+                assert await asyncio.to_thread(is_over.wait, HANG_S)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(beside, work if facade is sync else lambda: asyncio.run(awaited()))
+            try:
+                await until_there(lambda: fake.stored)
+                await ask(fake)
+                await until_there(lambda: fake.group.ends)
+            finally:
+                is_over.set()
+        assert [end.ext["commitOrRollback"] for end in fake.group.ends] == [COMMIT]
+        ((keys, thread),) = asked
+        assert keys == "order-1" and thread != "rmqha-client"
+
+
+async def test_a_check_in_a_loop_that_has_ended_is_a_failed_one() -> None:
+    async def left_open() -> aio.TransactionProducer:
+        producer = await aio.TransactionProducer(fake.namesrv, "P", unasked_awaited).open()
+        async with producer.transaction(MESSAGE) as transaction:
+            transaction.leave_open()
+        return producer
+
+    async with FakeCluster() as fake:
+        producers: list[aio.TransactionProducer] = []
+        await beside(lambda: producers.append(asyncio.run(left_open())))
+        await ask(fake)
+        await until_there(lambda: producers[0].last_error)
+        assert producers[0].last_error == "RuntimeError: Event loop is closed"
+        await beside(lambda: asyncio.run(producers[0].close()))
+
+
+@pytest.mark.parametrize("name", sorted(CLIENTS))
+def test_a_trio_client_in_asyncio_says_which_to_take(name: str) -> None:
+    async def use() -> None:
+        async with CLIENTS[name]("127.0.0.1:1"):
+            raise AssertionError("it must not open")
+
+    with pytest.raises(UsageError, match=r"run in trio\.run\(\); take those of rmqha\.client\.aio for asyncio"):
+        asyncio.run(use())
 
 
 @pytest.mark.parametrize("kind", [Producer, sync.Producer, aio.Producer])
