@@ -7,6 +7,7 @@ or pyspark. Commands of the packages above (namesrv, controller) arrive by the e
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Sequence
 from io import BufferedWriter, FileIO, TextIOWrapper
@@ -89,8 +90,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "epochs": ("rmqha.cli.storage.epochs:epochs", "Which master epoch wrote which part of a log; where two logs part."),
     "migrate": ("rmqha.cli.storage.migrate:migrate", "Prove that a group may become static or get a controller."),
     "fsck": ("rmqha.cli.storage.fsck:fsck", "Check a message store, and mend it with --repair."),
-    "spark": ("rmqha.cli.storage.spark:spark", "Query the log as a table with Spark."),
-    "generate": ("rmqha.cli.generate.command:generate", "Files for Prometheus, Grafana, systemd, Kubernetes, shells."),
+    "spark": ("rmqha.cli.storage.spark:spark", "The log as a table: query, archive, restore."),
+    "generate": (
+        "rmqha.cli.generate.command:generate",
+        "Files for Prometheus, Grafana, systemd, Kubernetes, Spark, shells.",
+    ),
     "broker": ("rmqha.cli.local.broker:broker", "Run a broker: one replica of a group."),
     "proxy": ("rmqha.cli.local.proxy:proxy", "Run Apache's proxy, for clients that speak gRPC."),
 }
@@ -311,9 +315,14 @@ def first_error(error: BaseException) -> BaseException:
     return error
 
 
+NUMBERS = {"integer": " is not a whole number", "float": " is not a number"}
+"""Ends of sentences for what click calls no valid integer range."""
+
+
 def usage_sentence(error: click.ClickException) -> str:
     """The sentence for a usage error; click's own text has four lines."""
     message = " ".join(error.format_message().split()).rstrip(".")
+    message = re.sub(r" is not a valid (integer|float)( range)?$", lambda found: NUMBERS[found[1]], message)
     context = error.ctx if isinstance(error, click.UsageError) else None
     command = context.command_path if context is not None else "rmqha"
     return f"{message[:1].lower()}{message[1:]}; see {command} --help"

@@ -57,7 +57,7 @@ def namesrv_parameter(command: Any, callback: Callback | None = None) -> Any:
         "--namesrv",
         metavar="HOST:PORT",
         callback=callback,
-        help=f"Name server; default: the one of the cluster directory, else {DEFAULT_NAMESRV}.",
+        help=f"Name server; default: $RMQHA_NAMESRV, the context in use, the cluster directory, {DEFAULT_NAMESRV}.",
     )(command)
 
 
@@ -94,9 +94,9 @@ def controllers_parameters(command: Any) -> Any:
         "--controller",
         "controllers",
         metavar="HOST:PORT",
-        help="Controllers, joined by ';'; default: those of the cluster directory.",
+        help="Controllers, joined by ';'; default: those of the context in use, else of the cluster directory.",
     )(command)
-    text = "Name servers of a cluster elsewhere, whose controllers are asked; default: $RMQHA_NAMESRV."
+    text = "Name servers that lead to the controllers; default: $RMQHA_NAMESRV, else the context in use."
     return click.option("--namesrv", metavar="HOST:PORT", help=text)(made)
 
 
@@ -182,9 +182,10 @@ def place_options(command: Any) -> Any:
 def bootstrap_options(command: Any) -> Any:
     """`--namesrv`, `--controller`, `--directory`, with the given values: the servers at which a survey begins."""
     made: Any = directory_option(command)
-    for name, servers in (("--controller", "Controllers"), ("--namesrv", "Name servers")):
-        made = click.option(name, metavar="HOST:PORT", help=f"{servers} to begin with, joined by ';'.")(made)
-    return made
+    begin = "to begin with, joined by ';'"
+    made = click.option("--controller", metavar="HOST:PORT", help=f"Controllers {begin}.")(made)
+    text = f"Name servers {begin}; default: $RMQHA_NAMESRV, else the context in use."
+    return click.option("--namesrv", metavar="HOST:PORT", help=text)(made)
 
 
 def output_option(command: F) -> F:

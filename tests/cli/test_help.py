@@ -46,6 +46,29 @@ def examples(command: click.Command) -> list[list[str]]:
     return [words[1:] for words in calls if words[:1] == ["rmqha"]]
 
 
+OWN_WORDS = re.compile(r"\b(?:one|two|each|single|last|next|between) looks?\b|\bstory\b|\bso often\b")
+"""Words by which a reader who does not know this program understands nothing: rounds, facts and seconds are known."""
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_each_option_says_what_it_does(path: tuple[str, ...]) -> None:
+    texts = {option.opts[-1]: option.help or "" for option in ALL[path].params if isinstance(option, click.Option)}
+    assert [name for name, text in texts.items() if len(text.split()) < 2] == []
+    assert [name for name, text in texts.items() if text.startswith("Seconds.")] == [], "seconds to what?"
+    assert OWN_WORDS.findall(" ".join([ALL[path].help or "", *texts.values()])) == []
+
+
+def test_every_default_of_name_servers_is_told() -> None:
+    """The context in use decides on which cluster a command acts: its help says so."""
+    silent = [
+        path
+        for path, command in ALL.items()
+        for option in command.params
+        if "--namesrv" in option.opts and path != ("context", "add") and "$RMQHA_NAMESRV" not in str(option.help)
+    ]
+    assert silent == []
+
+
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
 def test_help_has_an_example_that_is_one(
     path: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -52,6 +52,14 @@ def test_wrong_usage_is_one_sentence_and_writes_nothing(tmp_path: Path, argument
     [
         (["topic", "create"], "rmqha: missing argument 'TOPIC'; see rmqha topic create --help"),
         (
+            ["group", "resize", "broker-a", "three"],
+            "rmqha: invalid value for 'N': 'three' is not a whole number; see rmqha group resize --help",
+        ),
+        (
+            ["health", "--timeout", "x"],
+            "rmqha: invalid value for '--timeout': 'x' is not a number; see rmqha health --help",
+        ),
+        (
             ["status", "-o", "xml"],
             "rmqha: invalid value for '-o' / '--output': 'xml' is not one of .*; see rmqha status --help",
         ),

@@ -56,7 +56,7 @@ def user() -> None:
 
 @acl.group("policy")
 def policy_group() -> None:
-    """List, set and delete what users may."""
+    """List, set and delete what users may do."""
 
 
 # --- users ------------------------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def list_users(name_part: str, groups: tuple[str, ...], namesrv: str, output: st
 
 @user.command("create", epilog="Example: rmqha acl user create ann --password-file ann.secret")
 @name_argument
-@click.option("--super", "is_super", is_flag=True, help="It may everything.")
+@click.option("--super", "is_super", is_flag=True, help="It may do everything.")
 @click.option("--password-file", type=click.Path(path_type=Path), help="File of the password; else it is asked for.")
 @groups_option
 @acting_namesrv_option()
@@ -94,7 +94,7 @@ def create_user(
 
 @user.command("alter", epilog="Example: rmqha acl user alter ann --disable")
 @name_argument
-@click.option("--super/--normal", "is_super", default=None, help="Whether it may everything.")
+@click.option("--super/--normal", "is_super", default=None, help="Whether it may do everything.")
 @click.option("--enable/--disable", "is_enabled", default=None, help="Whether its requests are served.")
 @click.option("--password-file", type=click.Path(path_type=Path), help="File of the new password; - asks for it.")
 @groups_option
@@ -151,7 +151,7 @@ def _put_user(
 @namesrv_option
 @output_option
 def list_policies(username: str, resource: str, groups: tuple[str, ...], namesrv: str, output: str) -> None:
-    """List what users may, each entry with the groups that have it."""
+    """List what users may do, each entry with the groups that have it."""
     from rmqha.ops.messaging import users
 
     found = ask_admin(namesrv, lambda admin: users.entries(admin, groups, username, resource))

@@ -173,7 +173,10 @@ def _address_of(name: str, namesrv: str | None, controller: str | None, director
     except ValueError:
         state = cluster_or_none(namesrv, controller, directory)
         if state is None:
-            raise UsageError(f"{name} is no HOST:PORT, and no cluster is known here that has such a node") from None
+            raise UsageError(
+                f"{name} is no HOST:PORT, and no cluster is known here that has such a node; name one by --directory "
+                "or --namesrv"
+            ) from None
         node = state.node(name)
         if not node.is_broker:
             raise UsageError(

@@ -84,8 +84,12 @@ class EventFollower:
 @click.option("-n", "--last", type=click.IntRange(min=1), metavar="N", help="Only the last N events.")
 @click.option("-f", "--follow", is_flag=True, help="Go on until Ctrl-C.")
 @click.option("--since", metavar="TIME", callback=moment, help="Only later ones: ISO 8601 or milliseconds.")
-@click.option("--node", "nodes", multiple=True, metavar="NODE", shell_complete=complete_node, help="Repeatable.")
-@click.option("--event", "patterns", multiple=True, metavar="NAME", help="Such as 'master_*'; repeatable.")
+@click.option(
+    "--node", "nodes", multiple=True, metavar="NODE", shell_complete=complete_node, help="Only of NODE; repeatable."
+)
+@click.option(
+    "--event", "patterns", multiple=True, metavar="NAME", help="Only of this name, such as 'master_*'; repeatable."
+)
 @click.option("--elections", is_flag=True, help="One paragraph an election instead: why, how long, what came of it.")
 def history(
     state: ClusterState,

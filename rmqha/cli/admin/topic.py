@@ -91,7 +91,7 @@ def describe_command(name: str, namesrv: str, output: str) -> None:
 @topic.command(epilog="Example: rmqha topic create orders --queues 16")
 @click.argument("name", metavar="TOPIC")
 @click.option(
-    "--queues", type=click.IntRange(1, MAX_QUEUE_COUNT), default=8, show_default=True, help="In each group, to read."
+    "--queues", type=click.IntRange(1, MAX_QUEUE_COUNT), default=8, show_default=True, help="Queues in each group."
 )
 @group_option
 @click.option("--attribute", "attributes", multiple=True, metavar="KEY=VALUE", help="Such as queue.type=BatchCQ.")

@@ -25,11 +25,13 @@ INTERRUPTED_EXIT_CODE = 130
 def _shared(command: F) -> F:
     """Options of all four."""
     for option in (
-        click.option("--seconds", type=click.FloatRange(0.1, 86_400), default=10.0, show_default=True, help="Length."),
+        click.option(
+            "--seconds", type=click.FloatRange(0.1, 86_400), default=10.0, show_default=True, help="Seconds to measure."
+        ),
         click.option("-n", "--n", "count", type=click.IntRange(1), metavar="N", help="End after N messages."),
         click.option("--topic", default=OWN, show_default=True, help=f"{OWN} or {OWN}_…; made if it is not there."),
         click.option(
-            "--queues", type=click.IntRange(1, 128), default=4, show_default=True, help="Of a topic it makes."
+            "--queues", type=click.IntRange(1, 128), default=4, show_default=True, help="Queues of a new topic."
         ),
         acting_namesrv_option(),
         output_option,
@@ -98,7 +100,7 @@ def produce(
 @bench.command("consume", epilog="Example: rmqha bench consume -n 100000")
 @_shared
 @click.option(
-    "--idle", type=click.FloatRange(0.1, 60), default=2.0, show_default=True, help="End after so long without."
+    "--idle", type=click.FloatRange(0.1, 60), default=2.0, show_default=True, help="End after S without a message."
 )
 def consume(seconds: float, count: int | None, topic: str, queues: int, namesrv: str, output: str, idle: float) -> None:
     """Measure reads of what lies in the topic, from its beginning, as fast as they come. Nothing is committed.
@@ -138,7 +140,9 @@ def e2e(
 @click.argument("group", required=False)
 @_sending(200, least_rate=0)
 @_shared
-@click.option("--interval", type=click.FloatRange(1, 10_000), default=10.0, show_default=True, help="ms between two.")
+@click.option(
+    "--interval", type=click.FloatRange(1, 10_000), default=10.0, show_default=True, help="ms between two rounds."
+)
 def replicate(
     group: str | None, seconds: float, count: int | None, topic: str, queues: int, namesrv: str, output: str,
     rate: float, size: int, window: int, timeout: float, interval: float,

@@ -28,7 +28,10 @@ def debug() -> None:
     "--out", type=click.Path(path_type=Path), metavar="FILE", help="Where; default: rmqha-bundle-TIME.tar.gz."
 )
 @directory_option
-@click.option("--namesrv", metavar="HOST:PORT", help="Also ask the nodes that these name servers know.")
+@click.option(
+    "--namesrv", metavar="HOST:PORT",
+    help="Also ask the nodes of these name servers; default: $RMQHA_NAMESRV, else the context in use.",
+)  # fmt: skip
 @click.option("--max-mb", type=click.IntRange(1, 1024), default=32, show_default=True, help="Size before compression.")
 @click.option(
     "--timeout", type=click.FloatRange(0.1, 60), default=5.0, show_default=True, help="Seconds for an answer."
@@ -48,8 +51,8 @@ def bundle(
     $RMQHA_NAMESRV or the context in use.
 
     Configurations, versions, status, describe, explain, history, epochs, the ends of logs, identity, epoch and
-    checkpoint files, the doctor's findings. No messages, no accounts, no keys: what is called like a secret, and what
-    the files of accounts hold, is taken out of everything. manifest.json in it tells what could not be had, and why.
+    checkpoint files, the doctor's findings. No messages, no accounts: values of keys whose names look like those of
+    secrets, and the contents of account files, are removed. Its manifest.json tells what is missing, and why.
 
     Exit code: 0 written, 1 cannot be written, 2 nothing to ask and nothing to take.
     """

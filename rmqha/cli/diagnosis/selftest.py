@@ -16,7 +16,7 @@ from rmqha.model.error import UsageError
 from rmqha.model.identity import parse_address
 
 seconds_option = click.option(
-    "--seconds", type=click.FloatRange(0.1, 3600), default=4.0, show_default=True, help="Stop after about so long."
+    "--seconds", type=click.FloatRange(0.1, 3600), default=4.0, show_default=True, help="Stop after about this time."
 )
 
 

@@ -102,14 +102,16 @@ def systemd(kind: str) -> None:
 
 @generate.command()
 @click.option("--name", default="rmqha", show_default=True, help="Begin of all names, and the clusterName.")
-@click.option("--namespace", default="default", show_default=True)
+@click.option("--namespace", default="default", show_default=True, help="Namespace of all objects.")
 @click.option("--image", default="rmqha:0.1.0", show_default=True, help="An image with the rmqha command and a shell.")
-@click.option("--group", default="broker-a", show_default=True, help="brokerName.")
-@click.option("--replicas", type=click.IntRange(1, 9), default=3, show_default=True)
-@click.option("--controllers", type=click.Choice(["1", "3", "5"]), default="3", show_default=True)
-@click.option("--name-servers", type=click.IntRange(1, 9), default=2, show_default=True)
-@click.option("--mode", type=click.Choice(["ap", "cp"]), default="cp", show_default=True)
-@click.option("--storage", default="50Gi", show_default=True, help="Of each broker.")
+@click.option("--group", default="broker-a", show_default=True, help="The brokerName of the group.")
+@click.option("--replicas", type=click.IntRange(1, 9), default=3, show_default=True, help="Replicas of the group.")
+@click.option(
+    "--controllers", type=click.Choice(["1", "3", "5"]), default="3", show_default=True, help="Number of controllers."
+)
+@click.option("--name-servers", type=click.IntRange(1, 9), default=2, show_default=True, help="Number of name servers.")
+@click.option("--mode", type=click.Choice(["ap", "cp"]), default="cp", show_default=True, help="haMode of the group.")
+@click.option("--storage", default="50Gi", show_default=True, help="Size of each broker's volume.")
 def k8s(
     name: str,
     namespace: str,

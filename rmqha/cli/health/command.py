@@ -34,6 +34,11 @@ from rmqha.ops.snapshot import ClusterSnapshot, ServerKind
 from rmqha.ops.survey import BootstrapAddresses, run_survey
 
 INTERVAL_S = 1.0
+QUICK_START = BootstrapAddresses(name_servers=(DEFAULT_NAMESRV,))
+NO_CLUSTER = (
+    "rmqha: no cluster is known here, so the quick start's address was asked; start one with `rmqha up`, name its "
+    "--directory, or that of one elsewhere by --namesrv"
+)
 
 
 @click.command(epilog="Example: rmqha health -e --within 60")
@@ -42,8 +47,9 @@ INTERVAL_S = 1.0
 @click.option("-e", "--exit-when-healthy", is_flag=True, help="Watch, and end as soon as all is well.")
 @click.option("--within", type=click.FloatRange(min=0), metavar="S", help="Seconds after which a watch ends.")
 @click.option(
-    "--timeout", type=click.FloatRange(min=0.2), default=5.0, show_default=True, help="Seconds for one check."
-)
+    "--timeout", type=click.FloatRange(min=0.2), default=5.0, show_default=True,
+    help="Seconds for one round of questions to all nodes.",
+)  # fmt: skip
 @bootstrap_options
 @output_option
 def health(
@@ -60,8 +66,8 @@ def health(
     """Tell whether the cluster, or GROUP, is healthy: HEALTHY, or each reason with its fix.
 
     Asks every name server, controller and broker at once and compares what they say: the views of one kind of nodes are
-    MATCHING, DIVERGENT, PARTIAL (some do not answer) or UNAVAILABLE. Without --namesrv and --controller it begins with
-    the nodes of the cluster directory.
+    MATCHING, DIVERGENT, PARTIAL (some do not answer) or UNAVAILABLE. Without options it begins with $RMQHA_NAMESRV, the
+    context in use, or the nodes of the cluster directory.
 
     Exit code: 0 healthy, 1 not, 2 nobody to ask; of a watch the last state's.
     """
@@ -72,6 +78,8 @@ def health(
     else:
         found = ask_by(_watched, bootstrap, group, timeout, exit_when_healthy, within, output)
     if not found.answered:
+        if not (namesrv or controller):
+            advise_on(bootstrap())
         sys.exit(2)
     if not found.healthy:
         sys.exit(1)
@@ -88,13 +96,15 @@ def bootstrap_addresses(namesrv: str | None, controller: str | None, directory: 
         namesrv, controller = context.namesrv or None, context.controller or None
     if namesrv is None and controller is None:
         state = ClusterState.find(directory) if directory is None else ClusterState.require(directory)
-        return (
-            BootstrapAddresses.of_state(state)
-            if state is not None
-            else BootstrapAddresses(name_servers=(DEFAULT_NAMESRV,))
-        )
+        return QUICK_START if state is None else BootstrapAddresses.of_state(state)
     name_servers = tuple(checked_namesrv(namesrv).split(";")) if namesrv else ()
     return BootstrapAddresses(name_servers, tuple(resolve_controllers(controller)) if controller else ())
+
+
+def advise_on(asked: BootstrapAddresses) -> None:
+    """Say how to get or name a cluster if nobody had named one, so that the quick start's address was asked."""
+    if asked == QUICK_START:
+        click.echo(NO_CLUSTER, err=True)
 
 
 async def examine(bootstrap: BootstrapAddresses, group: str | None, timeout_s: float) -> tuple[Health, ClusterSnapshot]:

@@ -16,7 +16,7 @@ from rmqha.wire.state.explained_state import ExplainedGroup
 @click.command(epilog="Example: rmqha drain broker-a-1")
 @click.argument("node", shell_complete=complete_node)
 @click.option("--undo", is_flag=True, help="Put a drained replica back.")
-@click.option("--timeout", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="Seconds.")
+@click.option("--timeout", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="Seconds to wait.")
 @acting_options
 @output_option
 def drain(node: str, undo: bool, timeout: float, state: ClusterState, output: str) -> None:

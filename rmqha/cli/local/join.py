@@ -21,7 +21,7 @@ from rmqha.ops.membership.joining import check_controllers, join_group, joins_as
 @click.command(epilog="Example: rmqha join broker-a-4")
 @click.argument("node")
 @click.option("--learner", is_flag=True, help="As an async learner: copies and serves reads, never in the set.")
-@click.option("--timeout", type=click.FloatRange(min=0.1), default=3600.0, show_default=True, help="Seconds.")
+@click.option("--timeout", type=click.FloatRange(min=0.1), default=3600.0, show_default=True, help="Seconds to wait.")
 @acting_options
 @output_option
 def join(node: str, learner: bool, timeout: float, state: ClusterState, output: str) -> None:

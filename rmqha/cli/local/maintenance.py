@@ -22,7 +22,7 @@ timeout_option = click.option(
 
 @click.group()
 def maintenance() -> None:
-    """Work on a replica: it leads only if nobody else can, and that it is away is no alarm of `rmqha health`.
+    """Work on a replica: it leads only if no other replica can, and its absence is no alarm of `rmqha health`.
 
     It stays in the SyncStateSet while it runs; `rmqha drain` takes it out.
     """

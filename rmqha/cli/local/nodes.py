@@ -42,7 +42,10 @@ def running(state: ClusterState, name: str) -> Process:
 
 @click.command(epilog="Example: rmqha down")
 @directory_option
-@click.option("--timeout", type=click.FloatRange(min=0.1), default=DRAIN_TIMEOUT_S, show_default=True, help="Seconds.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0.1), default=DRAIN_TIMEOUT_S, show_default=True,
+    help="Seconds until a node that still runs is killed.",
+)  # fmt: skip
 def down(directory: Path | None, timeout: float) -> None:
     """Stop every node: brokers first, then controllers and name servers."""
     state = acting_cluster(directory)
@@ -109,7 +112,10 @@ def started_story(view: ClusterView, name: str) -> dict[str, Any]:
 @click.command(epilog="Example: rmqha stop broker-a-1")
 @node_argument
 @directory_option
-@click.option("--timeout", type=click.FloatRange(min=0.1), default=DRAIN_TIMEOUT_S, show_default=True, help="Seconds.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0.1), default=DRAIN_TIMEOUT_S, show_default=True,
+    help="Seconds until a node that still runs is killed.",
+)  # fmt: skip
 def stop(node: str, directory: Path | None, timeout: float) -> None:
     """Stop a node in order (SIGTERM): a master hands over first."""
     state = acting_cluster(directory)

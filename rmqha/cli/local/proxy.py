@@ -50,8 +50,12 @@ USERS = {
 
 @click.command(epilog="Example: rmqha proxy --grpc-port 8081")
 @click.option("--cluster", metavar="NAME", help="The cluster to serve; needed where the name server knows several.")
-@click.option("--grpc-port", type=click.IntRange(1, 65535), default=8081, show_default=True)
-@click.option("--remoting-port", type=click.IntRange(1, 65535), default=8080, show_default=True)
+@click.option(
+    "--grpc-port", type=click.IntRange(1, 65535), default=8081, show_default=True, help="Port for clients of gRPC."
+)
+@click.option(
+    "--remoting-port", type=click.IntRange(1, 65535), default=8080, show_default=True, help="Port for other clients."
+)
 @click.option("--heap", default="512m", show_default=True, help="Memory of the JVM, as -Xmx has it.")
 @click.option("--auth", is_flag=True, help="Let in only users of the cluster, as far as their policies go.")
 @click.option("--check", is_flag=True, help="Fetch and write what it needs, print the configuration's place, and end.")

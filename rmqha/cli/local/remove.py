@@ -14,7 +14,7 @@ from rmqha.ops.membership.removal import remove_replica
 
 @click.command(epilog="Example: rmqha drain broker-a-3 && rmqha remove broker-a-3")
 @click.argument("node", shell_complete=complete_node)
-@click.option("--timeout", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="Seconds.")
+@click.option("--timeout", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="Seconds to wait.")
 @acting_options
 @output_option
 def remove(node: str, timeout: float, state: ClusterState, output: str) -> None:

@@ -35,7 +35,9 @@ def dlq() -> None:
 
 @dlq.command("ls", epilog="Example: rmqha dlq ls billing")
 @click.argument("group", required=False, metavar="[GROUP]", shell_complete=complete_consumer_group)
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="Of one GROUP's.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="Most to list of GROUP."
+)
 @namesrv_option
 @output_option
 def ls_command(group: str | None, limit: int, namesrv: str, output: str) -> None:

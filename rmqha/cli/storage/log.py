@@ -62,7 +62,9 @@ def choice_options(command: F) -> F:
         click.option("--until", callback=moment, metavar="TIME", help="Stored before TIME."),
         click.option("--since", callback=moment, metavar="TIME", help="Stored at TIME or later."),
         click.option("--to", "end", type=click.IntRange(0), metavar="OFFSET", help="Physical offset to stop before."),
-        click.option("--from", "start", type=click.IntRange(0), default=0, metavar="OFFSET", help="Physical offset."),
+        click.option(
+            "--from", "start", type=click.IntRange(0), default=0, metavar="OFFSET", help="Physical offset to begin at."
+        ),
         click.option("--queue", type=click.IntRange(0), metavar="N", help="Only this queue."),
         click.option("--topic", metavar="T", help="Only this topic."),
     ):

@@ -19,8 +19,11 @@ from rmqha.model.error import StoreError, UsageError
 @click.argument("directory", metavar="DIR")
 @click.option("--to", "target", required=True, metavar="DIR|URL", help="A directory, or an address such as s3://b/a.")
 @click.option("--storage-option", "storage", multiple=True, metavar="NAME=VALUE", help="Of the target; fsspec's.")
-@click.option("--keep", "keeps", is_flag=True, help="Files that the store has let go stay in the copy.")
-@click.option("--every", metavar="SECONDS", type=click.FloatRange(0, 86400, min_open=True), help="Go on, so often.")
+@click.option("--keep", "keeps", is_flag=True, help="Keep files in the copy that the store has deleted.")
+@click.option(
+    "--every", metavar="SECONDS", type=click.FloatRange(0, 86400, min_open=True),
+    help="Bring the copy up to date again and again, until Ctrl-C.",
+)  # fmt: skip
 @output_option
 def sync(directory: str, target: str, storage: tuple[str, ...], keeps: bool, every: float | None, output: str) -> None:
     """Copy a store, live or not, to be read elsewhere, or bring such a copy up to what is committed now.

@@ -35,7 +35,7 @@ FORMATS = ("parquet", "delta", "iceberg")
 
 @click.group()
 def spark() -> None:
-    """Query the log as a table with Spark."""
+    """The log as a table: query it with Spark, archive it, restore an archive."""
 
 
 @spark.command("query")
@@ -69,15 +69,16 @@ def query_command(sql: str, paths: tuple[str, ...], options: tuple[str, ...], ou
 @click.option("--path", "paths", multiple=True, required=True, metavar="DIR", help="A broker's storePathRootDir.")
 @click.option("--to", "target", required=True, metavar="DIR|URL", help="A directory, or an address such as s3://b/a.")
 @click.option(
-    "--format", "form", type=click.Choice(["parquet", "delta", "iceberg"]), default="parquet", show_default=True
-)
+    "--format", "form", type=click.Choice(["parquet", "delta", "iceberg"]), default="parquet", show_default=True,
+    help="Form of the archive.",
+)  # fmt: skip
 @click.option("--catalog", default="", metavar="NAME", help="Of Iceberg: a catalog of pyiceberg's configuration.")
 @click.option("--compact", "compacts", is_flag=True, help="Join small files at the end of each run.")
 @click.option(
     "--storage-option", "storage", multiple=True, metavar="NAME=VALUE", help="Of the target, as fsspec takes it."
 )
 @click.option("--by", default="topic,day", show_default=True, help="Directories: of topic, day, hour, brokerName.")
-@click.option("--every", metavar="TIME", help="Go on: look for more each so long, as 30s or 5m; without it, once.")
+@click.option("--every", metavar="TIME", help="Run again after this time, such as 30s or 5m; default: run once.")
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the reader, e.g. topic=t.")
 @click.option("--batch", default="256m", show_default=True, metavar="SIZE", help="About so much log for a batch.")
 @output_option

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from rmqha.cli.acting import acting_directory
-from rmqha.cli.health.command import bootstrap_addresses, state_word
+from rmqha.cli.health.command import advise_on, bootstrap_addresses, state_word
 from rmqha.cli.options import bootstrap_options, complete_group, echo_json, output_option
 from rmqha.cli.render import console
 from rmqha.cli.top.screen import Screen
@@ -27,7 +27,11 @@ from rmqha.ops.survey import BootstrapAddresses
     "--interval", type=click.FloatRange(min=0.2), default=1.0, show_default=True, help="Seconds between two samples."
 )
 @click.option(
-    "--timeout", type=click.FloatRange(min=0.2), default=3.0, show_default=True, help="Seconds for one sample."
+    "--timeout",
+    type=click.FloatRange(min=0.2),
+    default=3.0,
+    show_default=True,
+    help="Seconds for one round of questions.",
 )
 @bootstrap_options
 @output_option
@@ -43,7 +47,7 @@ def top(
 ) -> None:
     """Show the replicas of all groups, or of GROUP, live: role, epoch, set, lag, confirm offset, rates, ack latency.
 
-    Keys: ↑ ↓ select a replica, Enter tells its story, / filters, o orders, c shows consumer groups, s makes it the
+    Keys: ↑ ↓ select a replica, Enter shows its facts, / filters, o orders, c shows consumer groups, s makes it the
     master, m puts it into maintenance or back (both ask first), ? explains all, q ends. Rates and latencies (p50/p99,
     rounded up to a power of two) are of the time between two samples.
 
@@ -53,6 +57,8 @@ def top(
         bootstrap = partial(bootstrap_addresses, namesrv, controller, directory)
         sample = ask_by(_once, bootstrap, group, interval, timeout)
         _print(sample, output)
+        if not (sample.health.answered or namesrv or controller):
+            advise_on(bootstrap())
         sys.exit(0 if sample.health.healthy else 1 if sample.health.answered else 2)
     # keys change it, so one of several is asked for
     chosen = acting_directory(namesrv, controller, directory)

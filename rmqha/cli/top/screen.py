@@ -16,10 +16,10 @@ from rmqha.ops.health.findings import Health
 from rmqha.ops.replica_rows import Row
 
 MAX_REASONS = 5
-HELP = "↑ ↓ select  Enter story  / filter  o order  c consumers  s switch  m maint  ? help"
+HELP = "↑ ↓ select  Enter facts  / filter  o order  c consumers  s switch  m maint  ? help"
 EXPLAINED = (
     ("↑ ↓ or k j", "select a replica"),
-    ("Enter", "the selected replica's story: its facts and last events; again, or Esc, goes back"),
+    ("Enter", "facts and last events of the selected replica; again, or Esc, goes back"),
     ("/", "show only replicas whose line holds what you type; Enter keeps it, Esc ends it"),
     ("o", "another order: by name, lag, messages in, messages out"),
     ("c", "consumer groups with the messages that wait for them; again goes back"),
@@ -273,7 +273,7 @@ class Screen:
             return Text(f"{at}  asking", "bold")
         state = "HEALTHY" if self.health.healthy else "UNHEALTHY" if self.health.answered else "UNKNOWN"
         if overdue_s is not None:
-            return Text(f"{at}  was {state}, and is old: the next sample has taken {overdue_s:.0f} s", "bold yellow")
+            return Text(f"{at}  was {state}, and is old: the answers take {overdue_s:.0f} s already", "bold yellow")
         release = f"  release {self.release}" if self.release else ""
         return Text(f"{at}  {state}{release}", "bold green" if self.health.healthy else "bold red")
 

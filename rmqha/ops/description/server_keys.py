@@ -63,7 +63,10 @@ def addresses_of(name: str, state: ClusterState | None) -> list[str]:
         parse_address(name)
     except ValueError:
         if state is None:
-            raise UsageError(f"{name} is no HOST:PORT, and no cluster is known here that has such a node") from None
+            raise UsageError(
+                f"{name} is no HOST:PORT, and no cluster is known here that has such a node; name one by --directory "
+                "or --namesrv"
+            ) from None
         node = state.node(name)
         return list(dict.fromkeys(item for item in (node.address, node.controller_address) if item))
     return [name]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from rmqha.cli.health import command
 from rmqha.cli.health.command import examine
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.error import UsageError
@@ -19,7 +20,7 @@ from rmqha.wire.lenient_json import dumps
 from tests.cli.health.words import controller, told_by_a_broker
 from tests.cli.hostile import KINDS, hostile
 from tests.client.test_admin import Peer, peers
-from tests.support.command import rmqha
+from tests.support.command import rmqha, rmqha_in
 from tests.support.patience import HANG_S
 
 TIMEOUT_S = 1.5
@@ -66,6 +67,18 @@ async def looked(
 ) -> tuple[Health, ClusterSnapshot]:
     with trio.fail_after(HANG_S):
         return await examine(bootstrap, group, timeout_s)
+
+
+@pytest.mark.parametrize("words", [["health"], ["top", "--once"]])
+def test_without_a_cluster_it_says_how_to_get_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    nobody = "127.0.0.1:1"
+    monkeypatch.setattr(command, "QUICK_START", BootstrapAddresses(name_servers=(nobody,)))
+    done = rmqha_in(tmp_path, *words)
+    assert done.returncode == 2 and nobody in done.stdout
+    assert done.stderr.startswith("rmqha: no cluster is known here") and "start one with `rmqha up`" in done.stderr
+    assert rmqha_in(tmp_path, *words, "--namesrv", nobody).stderr == "", "the user has named it"
 
 
 async def test_from_one_name_server_it_finds_everybody() -> None:

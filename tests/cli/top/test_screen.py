@@ -100,7 +100,7 @@ def shown(found: Screen, overdue_s: float | None = None) -> list[str]:
 
 def test_what_is_old_is_not_shown_as_healthy() -> None:
     lines = shown(screen(), 2.6)
-    assert lines[0] == "12:00:00  was HEALTHY, and is old: the next sample has taken 3 s"
+    assert lines[0] == "12:00:00  was HEALTHY, and is old: the answers take 3 s already"
     assert lines[1:] == shown(screen())[1:]
 
 
