@@ -98,7 +98,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
         os.environ.pop(name, None)
     _in_turn(config)
-    path = os.environ.get(failures.VARIABLE)
+    path = os.environ.pop(failures.VARIABLE, None)  # a pytest that a test starts may fail as it should
     if path and not hasattr(config, "workerinput"):
         config.pluginmanager.register(failures.FailureLog(path))
 

@@ -21,7 +21,10 @@ echo "output of $1"
 if [ "$1" = "$HANGING" ]; then exec sleep 60; fi
 for name in $FAILING; do
   if [ "$1" = "$name" ]; then
-    [ -z "$TELLING" ] || echo "tests/test_$1.py::test_it (call)" >> "$RMQHA_FAILURES"
+    for test in $TELLING; do
+      echo "tests/test_$1.py::$test (call)" >> "$RMQHA_FAILURES"
+      for line in 1 2 3 4 5 6 7 8 9; do echo "    $line" >> "$RMQHA_FAILURES"; done
+    done
     exit 2
   fi
 done
@@ -105,7 +108,7 @@ def test_a_failing_lane_fails_the_run_and_lets_the_others_run(tmp_path: Path, fa
     assert run.failed == sorted(failing.split())
 
 
-@pytest.mark.parametrize("told", ["", "yes"])
+@pytest.mark.parametrize("told", ["", "test_it"])
 def test_the_end_says_why_a_lane_failed(tmp_path: Path, told: str) -> None:
     """Of the whole output only the end is kept: the failing tests, or the lane's last words."""
     run = Run(tmp_path, FAILING="types chaos", TELLING=told)
@@ -116,12 +119,27 @@ def test_the_end_says_why_a_lane_failed(tmp_path: Path, told: str) -> None:
     assert "output of fuzz" not in end
 
 
+def test_the_end_names_all_failing_tests_of_a_lane_first(tmp_path: Path) -> None:
+    names = [f"test_{number}" for number in range(30)]
+    run = Run(tmp_path, FAILING="chaos", TELLING=" ".join(names))
+    _, _, end = run.done.stdout.partition("--- make chaos\n")
+    lines = end.splitlines()
+    told = [f"  tests/test_chaos.py::{name} (call)" for name in names]
+    assert lines[:31] == [*told, "  …"]
+    assert lines[31:33] == [told[0], "      1"]
+    assert len(lines) < 100
+
+
 FAILING_MODULE = """
+import os
 import trio
 
 def test_plain():
     found = {"writable": False}
     assert found["writable"], "three of five hold everything"
+
+def test_of_a_child():
+    assert "RMQHA_FAILURES" not in os.environ, "a pytest that a test starts would tell of its failures too"
 
 def test_group():
     async def main():
