@@ -34,8 +34,9 @@ def require_success(reply: Command, address: str) -> Command:
     return reply
 
 
-async def ask(client: Caller, address: str, command: Command, timeout_ms: int = ASK_TIMEOUT_MS) -> Command:
-    """Send one request to one node. Raises UnreachableError or RemoteError."""
+async def ask(client: Caller, address: str, command: Command, timeout_ms: int | None = ASK_TIMEOUT_MS) -> Command:
+    """Send one request to one node. `timeout_ms` None: a scope bounds the time. Raises UnreachableError or
+    RemoteError."""
     return require_success(await client.call(address, command, timeout_ms), address)
 
 
@@ -73,8 +74,11 @@ async def state_of(client: Caller, address: str, schema: type[StateT]) -> StateT
         return await ask_state(client, address, schema)
 
 
-async def ask_state(client: Caller, address: str, schema: type[StateT], timeout_ms: int = ASK_TIMEOUT_MS) -> StateT:
-    """Ask a server for its own state; ValueError for an answer that is no such state."""
+async def ask_state(
+    client: Caller, address: str, schema: type[StateT], timeout_ms: int | None = ASK_TIMEOUT_MS
+) -> StateT:
+    """Ask a server for its own state; ValueError for an answer that is no such state. `timeout_ms` None: a scope bounds
+    the time."""
     body = bytes((await ask(client, address, Command(_STATES[schema][0]), timeout_ms)).body)
     if len(body) < LARGE_BYTES:
         return schema.from_json(json.loads(body))

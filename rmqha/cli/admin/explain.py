@@ -15,7 +15,7 @@ from rmqha.host.asking.shell import Caller, ask_by, open_client, open_tasks
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError
 from rmqha.model.identity import name_replicas
-from rmqha.ops.asking import ask_state
+from rmqha.ops.asking import ASK_TIMEOUT_MS, ask_state
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.ops.membership.group import explained, node_of, replica_label
 from rmqha.wire.state.explained_state import ExplainedElection, ExplainedGroup
@@ -64,13 +64,13 @@ def explain(group: str, controllers: list[str], output: str) -> None:
         sys.exit(1)
 
 
-async def ask_refusals(view: ExplainedGroup) -> dict[int, str]:
+async def ask_refusals(view: ExplainedGroup, timeout_ms: int = ASK_TIMEOUT_MS) -> dict[int, str]:
     """Reasons of replicas that are not in the set and follow nobody, by broker id, as each tells (request 52000)."""
     found: dict[int, str] = {}
 
     async def ask(client: Caller, broker_id: int, address: str) -> None:
         try:
-            state = await ask_state(client, address, ReplicaState)
+            state = await ask_state(client, address, ReplicaState, timeout_ms)
         except (RmqhaError, ValueError):
             return  # the controllers' word on it is shown
         if state.refusal:

@@ -168,7 +168,7 @@ async def test_pages_of_the_http_port_are_taken() -> None:
             partial(serve, boundary=Boundary(Statistics(), SilentTracer())), routes, "127.0.0.1:0"
         )
         with trio.fail_after(HANG_S):
-            await take_answers(made, [BundleTarget("b", NodeKind.BROKER, peer.address, f"127.0.0.1:{port}")], 2.0)
+            await take_answers(made, [BundleTarget("b", NodeKind.BROKER, peer.address, f"127.0.0.1:{port}")], HANG_S)
             await take_answers(made, [BundleTarget("x", NodeKind.BROKER, peer.address, peer.address)], 0.3)
         nursery.cancel_scope.cancel()
     assert made.files["answers/b/metrics"] == b"rmqha_up 1\n"
@@ -200,7 +200,7 @@ async def test_live_nodes_are_asked_and_silent_ones_told(tmp_path: Path) -> None
             BundleTarget("b-2", NodeKind.BROKER, "127.0.0.1:9"),
         ]
         with trio.fail_after(HANG_S):
-            await take_answers(made, targets, 2.0)
+            await take_answers(made, targets, HANG_S)
     assert json.loads(made.files["answers/b-1/history.json"]) == {"events": []}
     assert made.files["answers/b-1/config.properties"] == b"brokerName=b\nsecretKey=[redacted]\n"
     assert {item["path"]: item["reason"] for item in made.missing}["answers/b-1/state.json"].endswith("scripted")

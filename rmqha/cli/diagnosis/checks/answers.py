@@ -146,7 +146,7 @@ def _silent(node_under_test: NodeUnderTest, reason: str) -> Finding:
 
 async def _security(client: RemotingClient, node_under_test: NodeUnderTest, found: Answers) -> None:
     try:
-        reply = await ask(client, node_under_test.address, Command(RequestCode.RMQHA_GET_SECURITY_STATE))
+        reply = await ask(client, node_under_test.address, Command(RequestCode.RMQHA_GET_SECURITY_STATE), None)
     except RemoteError as error:
         if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise
@@ -183,22 +183,23 @@ def judge_unsaved(name: str, controller: ControllerState) -> list[Finding]:
 
 
 async def _ask(client: RemotingClient, node_under_test: NodeUnderTest, found: Answers) -> None:
+    """Ask a node for all that it tells; the caller bounds the time."""
     # the connection is made first, so that it does not count as distance of the clocks
     address, problem, damage = node_under_test.address, None, ""
     if node_under_test.kind is NodeKind.BROKER:
-        replica = await ask_state(client, address, ReplicaState)
+        replica = await ask_state(client, address, ReplicaState, None)
         problem, damage = replica.address_problem, damage_words(replica)
         found.findings += judge_refusal(node_under_test.name, replica)
         found.findings += judge_role(node_under_test.name, replica)
         if replica.kernel:
             found.findings.append(ok(node_under_test.name, "kernel", replica.kernel))
     elif node_under_test.kind is NodeKind.NAMESRV:
-        state = await ask_state(client, address, NameServerState)
+        state = await ask_state(client, address, NameServerState, None)
         problem = state.address_problem
         for group, rivals in (state.contested or {}).items():
             found.findings.append(wrong(group, "route", rivals_words(rivals), RIVALS_FIX))
     else:
-        found.findings += judge_unsaved(node_under_test.name, await ask_state(client, address, ControllerState))
+        found.findings += judge_unsaved(node_under_test.name, await ask_state(client, address, ControllerState, None))
     if problem:
         fix = "set that key to the machine's address as others see it, then restart it"
         found.findings.append(wrong(node_under_test.name, "address", problem, fix))
@@ -206,17 +207,17 @@ async def _ask(client: RemotingClient, node_under_test: NodeUnderTest, found: An
         found.findings.append(wrong(node_under_test.name, "log", damage, DAMAGE_FIX))
     await _security(client, node_under_test, found)
     before_ns = time.time_ns()
-    told = json.loads(bytes((await ask(client, node_under_test.address, Command(RequestCode.RMQHA_GET_HISTORY))).body))
+    told = json.loads(bytes((await ask(client, address, Command(RequestCode.RMQHA_GET_HISTORY), None)).body))
     after_ns = time.time_ns()
     if "wallMs" in told:
         found.clock_offset_ms = told["wallMs"] - (before_ns + after_ns) / 2e6
         found.clock_error_ms = (after_ns - before_ns) / 2e6 + 1
         found.stepped_ms = int(told["clockSteppedMs"])
     if node_under_test.kind is NodeKind.NAMESRV and node_under_test.controller_address:
-        controller = await ask_state(client, node_under_test.controller_address, ControllerState)
+        controller = await ask_state(client, node_under_test.controller_address, ControllerState, None)
         found.findings += judge_unsaved(node_under_test.name, controller)
     if node_under_test.kind is NodeKind.BROKER:
-        body = bytes((await ask(client, node_under_test.address, Command(RequestCode.GET_BROKER_CONFIG))).body)
+        body = bytes((await ask(client, address, Command(RequestCode.GET_BROKER_CONFIG), None)).body)
         found.keys = parse_properties(body.decode(), node_under_test.address)
 
 
@@ -306,7 +307,8 @@ async def _controllers(
         request = partial(Command, RequestCode.RMQHA_EXPLAIN_GROUP, {"brokerName": name})
         try:
             with trio.fail_after(timeout_s):
-                reply, _ = await ask_leader(client, addresses, request)
+                # each of them may be silent, and so may the leader that one names
+                reply, _ = await ask_leader(client, addresses, request, round(timeout_s * 1000 / (len(addresses) + 1)))
             record = json.loads(bytes(reply.body))
             findings += judge_record(name, members, store_facts, record)
         except (trio.TooSlowError, UnreachableError) as error:
