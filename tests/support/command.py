@@ -8,13 +8,14 @@ import os
 import pwd
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
+from unittest.mock import patch
 
 import pytest
 import trio
@@ -26,6 +27,22 @@ from tests.support.patience import HANG_S
 async def rmqha(*arguments: str, directory: Path | None = None) -> subprocess.CompletedProcess[str]:
     """The test's other tasks go on meanwhile."""
     return decoded(await trio.to_thread.run_sync(partial(_run, directory or Path.cwd(), arguments, b"")))
+
+
+async def rmqha_beside(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """The same for a command that has an event loop of its own, and its output as bytes. It hears no signals: trio does
+    in the main thread alone."""
+    with patch("trio.open_signal_receiver", _no_signals):
+        return await trio.to_thread.run_sync(partial(_run, Path.cwd(), arguments, stdin))
+
+
+@contextmanager
+def _no_signals(*signals: int) -> Iterator[AsyncIterator[int]]:
+    async def never() -> AsyncIterator[int]:
+        await trio.sleep_forever()
+        yield 0
+
+    yield never()
 
 
 def rmqha_in(directory: Path, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:

@@ -20,7 +20,7 @@ from rmqha.model.code import ResponseCode
 from rmqha.model.offset import PhyOffset, QueueOffset
 from tests.client.consumers.test_consumer import fill
 from tests.client.fake import FakeCluster
-from tests.support.command import loaded_by
+from tests.support.command import loaded_by, rmqha_beside
 from tests.support.patience import HANG_S
 
 
@@ -47,8 +47,7 @@ def connecting(fake: FakeCluster, group: str = "") -> bytes:
 
 
 async def run(fake: FakeCluster, *args: str) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "rmqha", "receive", "--namesrv", fake.namesrv, *args]
-    return await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+    return await rmqha_beside("receive", "--namesrv", fake.namesrv, *args)
 
 
 def test_a_line_fits_the_width_and_cannot_drive_the_terminal() -> None:

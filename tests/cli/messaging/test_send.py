@@ -18,7 +18,7 @@ import trio
 from rmqha.cli.main import main
 from rmqha.cli.messaging import send_input
 from tests.client.fake import Do, FakeCluster, InTurn
-from tests.support.command import loaded_by
+from tests.support.command import loaded_by, rmqha_beside
 from tests.support.patience import HANG_S
 
 WELL = b'{"id": 1, "kind": "a", "name": "one"}\n{"id": 2, "kind": "b", "name": "two"}\n'
@@ -123,8 +123,7 @@ async def test_a_pipe_is_sent_whole(tmp_path: Path) -> None:
 
 
 async def run(fake: FakeCluster, *args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "rmqha", "send", "--namesrv", fake.namesrv, *args]
-    return await trio.run_process(command, stdin=stdin, capture_stdout=True, capture_stderr=True, check=False)
+    return await rmqha_beside("send", "--namesrv", fake.namesrv, *args, stdin=stdin)
 
 
 async def test_a_file_of_json_records_arrives_with_keys_and_tags_and_is_listed(tmp_path: Path) -> None:
