@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -462,30 +461,27 @@ DIRECTED = {
     "::test_a_new_master_whose_clock_is_behind_changes_no_time_that_was_over",
 }
 """Name of a bug that no run finds to the test that does."""
+_PARTS = 3
+"""Processes for the tests of DIRECTED: to import the product costs more than most of them."""
 _PLANT_AND_TEST = """
-import json, sys, pytest
+import gc, json, os, sys, pytest
 from tests.simulation.planted.mutations import planted
 tests, options, codes = json.loads(sys.argv[1]), ["-q", "-x", "-p", "no:cacheprovider"], {}
 pytest.main([*options, "--collect-only", *sorted(set(tests.values()))])
+sys.stdout.flush()
+gc.freeze()
 for name, test in tests.items():
-    with planted(name):
-        codes[name] = int(pytest.main([*options, test]))
+    if not (child := os.fork()):
+        with planted(name):
+            code = int(pytest.main([*options, test]))
+        sys.stdout.flush()
+        os._exit(code)
+    codes[name] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 print()
 print(json.dumps(codes))
 """
-"""The modules are imported before anything is planted: what one imports by name stays."""
-
-
-@cache
-def _codes(path: str) -> dict[str, int]:
-    """Exit codes of pytest by the name of the bug, of all whose tests stand in one module: a process for each bug costs
-    more than its test."""
-    tests = {name: test for name, test in sorted(DIRECTED.items()) if test.startswith(f"{path}::")}
-    command = [sys.executable, "-c", _PLANT_AND_TEST, json.dumps(tests)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    codes: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
-    return codes
+"""The modules are imported before anything is planted: what one imports by name stays. What a test leaves behind with
+a bug planted ends with its process."""
 
 
 @pytest.mark.sim
@@ -503,9 +499,15 @@ def test_without_the_bug_the_run_is_well(run: str) -> None:
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize("name", sorted(DIRECTED))
-def test_a_bug_that_no_run_finds_fails_its_own_test(name: str) -> None:
-    assert _codes(DIRECTED[name].partition("::")[0])[name] == pytest.ExitCode.TESTS_FAILED
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_each_bug_that_no_run_finds_fails_its_own_test(part: int) -> None:
+    modules = sorted({test.partition("::")[0] for test in DIRECTED.values()})[part::_PARTS]
+    tests = {name: test for name, test in sorted(DIRECTED.items()) if test.partition("::")[0] in modules}
+    command = [sys.executable, "-c", _PLANT_AND_TEST, json.dumps(tests)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    codes: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    assert codes == dict.fromkeys(tests, int(pytest.ExitCode.TESTS_FAILED))
 
 
 @pytest.mark.parametrize("name", sorted(MUTATIONS | UNSEEN))
