@@ -39,7 +39,7 @@ async def rmqha_beside(*arguments: str, stdin: bytes = b"") -> subprocess.Comple
 @contextmanager
 def _no_signals(*signals: int) -> Iterator[AsyncIterator[int]]:
     async def never() -> AsyncIterator[int]:
-        await trio.sleep_forever()
+        await trio.Event().wait()
         yield 0
 
     yield never()
