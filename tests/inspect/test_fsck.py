@@ -41,7 +41,7 @@ LOG = "commitlog/00000000000000000000"
 QUEUE = "consumequeue/T/0/00000000000000000000"
 UNPROTECTED = (range(16, 20), range(36, 84))
 """Bytes of a record that no checksum covers and that nothing else repeats: flag, sysFlag, times, hosts and counters."""
-FORMLESS = ("lock", "abort", "abort.bak", "compaction/position-checkpoint")
+FORMLESS = ("lock", "abort", "abort.bak", "rmqha.reserve", "compaction/position-checkpoint")
 
 
 @pytest.fixture(scope="module")
