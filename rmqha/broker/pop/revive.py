@@ -475,14 +475,14 @@ class ReviveService:
         return not waits
 
     def _message(self, point: PendingCheckpoint, offset: int) -> Record | None:
-        """Record of a message. Raises DamagedError."""
+        """Record of a message, whose properties may have any form: clients choose it. Raises DamagedError."""
         checkpoint = point.checkpoint
         if trouble := point.checked.get(offset):
             raise DamagedError(trouble)
         units = self._log.units(checkpoint.topic, checkpoint.queue_id, offset, 1)
         if not units:
             return None
-        return self._log.sound_record(checkpoint.topic, checkpoint.queue_id, offset, units[0], _is_sound)
+        return self._log.sound_record(checkpoint.topic, checkpoint.queue_id, offset, units[0])
 
     def _copy(self, checkpoint: CheckPoint, record: Record) -> NewMessage:
         topic = checkpoint.topic

@@ -337,7 +337,8 @@ def from_timer(record: Record, now_ms: int, store_host: tuple[bytes, int]) -> Ne
     found[PROPERTY_TIMER_DEQUEUE_MS] = str(now_ms)
     if is_rolled:
         times = found.get(PROPERTY_TIMER_ROLL_TIMES, "0")
-        found[PROPERTY_TIMER_ROLL_TIMES] = str(int(times) + 1 if times.isdigit() and len(times) < 9 else 1)
+        is_number = times.isascii() and times.isdigit() and len(times) < 9  # a client may have said anything
+        found[PROPERTY_TIMER_ROLL_TIMES] = str(int(times) + 1 if is_number else 1)
         last_ms = _last_slot_ms(wheel_ms)
         before_ms = _before_ms(record.store_timestamp_ms, properties, last_ms) if times == "0" else None
         if before_ms is not None and wheel_ms <= before_ms <= last_ms:
