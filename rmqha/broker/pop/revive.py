@@ -433,7 +433,11 @@ class ReviveService:
         known = all(self._topics.get(name) is not None for name in (origin, checkpoint.topic))
         if not known or self._is_forgotten(checkpoint):
             return copies, stored_offsets  # deleted: nobody will ask
+        has_room = self._has_room(checkpoint)
         for offset in sorted(point.open_offsets):
+            if not has_room:
+                copies.append(self._put_back(queue_id, checkpoint, offset))
+                continue
             try:
                 record = self._message(point, offset)
             except DamagedError:
@@ -503,9 +507,14 @@ class ReviveService:
         message.reconsume_times = min(record.reconsume_times + 1, MAX_RECONSUME_TIMES)
         return message
 
+    def _has_room(self, checkpoint: CheckPoint) -> bool:
+        """True if its messages can come again: their topic is there, or may be made."""
+        topic = checkpoint.topic
+        return kind_of(topic) != NORMAL or self._topics.has_retry_room(retry_topic(topic, checkpoint.group))
+
     def _provide(self, topic: str, group: str) -> None:
         """Give the group an offset there from the beginning: by it a deletion of the topic finds the group."""
-        self._topics.create_internal(topic, 1)
+        self._topics.create_retry(topic)
         if self._offsets.query(group, topic, 0) is None:
             self._offsets.commit(group, topic, 0, 0)
 

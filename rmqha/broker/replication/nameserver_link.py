@@ -31,6 +31,8 @@ MAX_PAUSE_S = 0.5
 PAUSE_FACTOR = 9
 """After a registration whose body took t to encode, changes of topics gather for 9 t: topics may be created all the
 time, and each registration has them all."""
+HEADER_BYTES = 64 * 1024
+"""Bytes of a registration's frame besides the topics. Those that do not fit into a frame are compressed."""
 RELEASED_COUNT = 200
 """Waiting callbacks that are called in one turn of the event loop: some milliseconds."""
 
@@ -243,7 +245,8 @@ class NameServerLink:
     async def _register(self, client: RemotingClient, address: str, broker_id: BrokerId) -> None:
         topics, self._encode_s = await _in_turns(self._topics.registration(), self._give_turn)
         body, digest = topics.body, topics.digest
-        if self._config.compressed_register:
+        is_packed = self._config.compressed_register or len(body) > self._config.max_frame_bytes - HEADER_BYTES
+        if is_packed:
             body, packed_s = await _in_turns(self._topics.packed_registration(), self._give_turn)
             self._encode_s += packed_s
             if self._topics.version.to_json() != topics.version:
@@ -253,7 +256,7 @@ class NameServerLink:
             "brokerId": str(broker_id),
             "haServerAddr": self._config.ha_address,
             "bodyCrc32": str(crc32(body) & 0x7FFFFFFF),
-            "compressed": str(self._config.compressed_register).lower(),
+            "compressed": str(is_packed).lower(),
             "enableActingMaster": "false",
             "topicsDigest": digest,
             "topicsVersion": ";".join(map(str, topics.version.values())),

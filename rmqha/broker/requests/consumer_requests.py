@@ -144,8 +144,10 @@ class ConsumerRequests:
             name = str(item["groupName"])
             settings = self._groups.get_or_create(name, principal)
             retry = RETRY_PREFIX + name
-            if settings is not None and self._topics.get(retry) is None:
-                self._topics.create_internal(retry, max(1, int(settings["retryQueueNums"])))
+            if settings is None or self._topics.get(retry) is not None:
+                continue
+            if not self._topics.creation_fault(retry, principal):
+                self._topics.create_internal(retry, max(1, int(settings["retryQueueNums"])), principal)
                 yield
 
     def _unregister(self, channel: Channel, command: Command) -> Command:
@@ -222,7 +224,7 @@ class ConsumerRequests:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"there is no queue {queue_id} of {topic}")
         # Clients without an offset commit -1: RocketMQ answers success and forgets the group's offset.
         is_kept = offset >= 0 and not is_of_lost_tail(self._log, known_offset, topic, queue_id, offset)
-        if is_kept and not self._offsets.commit(group, topic, queue_id, offset):
+        if is_kept and not self._offsets.commit(group, topic, queue_id, offset, command.principal):
             raise RequestError(ResponseCode.SYSTEM_BUSY, "too many consumer groups: the offset is not kept")
         if not command.is_oneway:
             answer_when(self._metadata_leader.wait_commit, channel, command.reply())

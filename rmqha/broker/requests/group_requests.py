@@ -456,7 +456,7 @@ class GroupRequests:
             topic = self._topics.get(name)
             for queue_id in range(topic.read_queue_count if topic else 0):
                 offset = self._offsets.query(source, name, queue_id)
-                if offset is not None and not self._offsets.commit(target, name, queue_id, offset):
+                if offset is not None and not self._offsets.commit(target, name, queue_id, offset, command.principal):
                     raise RequestError(ResponseCode.SYSTEM_BUSY, "too many consumer groups: the offset is not kept")
         answer_when(self._metadata_leader.wait_commit, channel, command.reply())
         return None

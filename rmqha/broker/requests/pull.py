@@ -227,7 +227,7 @@ class PullProcessor:
         if number(command, "sysFlag", 0) & FLAG_COMMIT_OFFSET and committed >= 0:
             known = self._offsets.query(pull.group, pull.topic, pull.queue_id)
             if not is_of_lost_tail(self._log, known, pull.topic, pull.queue_id, committed):
-                self._offsets.commit(pull.group, pull.topic, pull.queue_id, committed)
+                self._offsets.commit(pull.group, pull.topic, pull.queue_id, committed, command.principal)
         reset = self._offsets.reset_for(pull.group, pull.topic, pull.queue_id, pull.offset)
         if reset is not None:
             channel.send(self._reset_reply(command, pull, reset))

@@ -11,10 +11,12 @@ from typing import Protocol
 from rmqha.model.code import SEE_FAQ, ResponseCode
 from rmqha.model.error import RmqhaError, StoreError
 from rmqha.model.identity import parse_address
+from rmqha.model.message import DLQ_PREFIX, RETRY_PREFIX
 from rmqha.model.offset import QueueOffset
-from rmqha.model.principal import Principal
+from rmqha.model.principal import UNRESTRICTED, Principal
 from rmqha.port import Pause
 from rmqha.wire.command import Command
+from rmqha.wire.registration import MAX_TOPIC_COUNT
 
 FORWARDED = "forwardedBy"
 """Field of a request that another broker forwards for its client (`rmqha.broker.replication.forward`)."""
@@ -261,16 +263,26 @@ class Makers:
     """Accounts that have made entries of a table since this broker is its master. One that is no admin makes half of
     what the table takes at most, so that others find room."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_chars: int = 0) -> None:
+        """`max_chars`: characters of names that the table takes; 0: any."""
         self.most = 0
         """Entries that the table takes."""
+        self.max_chars = max_chars
         self._made_by: dict[str, str] = {}
         """Access key by name of an entry."""
         self._counts: Counter[str] = Counter()
+        self._chars: Counter[str] = Counter()
+        """Characters of the names of what each account has made."""
+
+    def has_half(self, principal: Principal) -> bool:
+        """True if the account can make no more."""
+        key = principal.access_key
+        has_half = self._counts[key] >= (self.most + 1) // 2 or 0 < self.max_chars <= 2 * self._chars[key]
+        return has_half and bool(principal.mark)
 
     def fault(self, principal: Principal, what: str, key: str) -> str:
         """Reason why the account can make no more of `what`, which the configuration's `key` bounds, or ""."""
-        if not principal.mark or self._counts[principal.access_key] < (self.most + 1) // 2:
+        if not self.has_half(principal):
             return ""
         remark = f"account {principal.access_key} has made half of the {what} that {key} allows, {self.most}"
         return f"{remark}: delete some or raise it"
@@ -281,15 +293,102 @@ class Makers:
             self.removed(name)
             self._made_by[name] = principal.access_key
             self._counts[principal.access_key] += 1
+            self._chars[principal.access_key] += len(name)
 
     def removed(self, name: str) -> None:
         """Take note that there is no such entry any more."""
         if (access_key := self._made_by.pop(name, None)) is not None:
             self._counts[access_key] -= 1
+            self._chars[access_key] -= len(name)
 
     def clear(self) -> None:
         self._made_by.clear()
         self._counts.clear()
+        self._chars.clear()
+
+
+MAX_NAMES_CHARS = 12 * 1024 * 1024
+"""Characters of the names of all topics: compressed, so many names of any kind fit into one frame of a registration."""
+MAX_EXPECTED_COUNT = 100_000
+
+
+def is_group_topic(name: str) -> bool:
+    """True of a topic of a group: one of its retries or dead letters."""
+    return name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+
+
+class TopicRoom:
+    """Room of a table of topics. Name servers take MAX_TOPIC_COUNT of one broker. Those of retries and dead letters
+    have what maxTopicCount leaves of that, half at least: they take no room from others, nor others from them."""
+
+    def __init__(self) -> None:
+        self.makers, self.group_makers = Makers(MAX_NAMES_CHARS // 2), Makers(MAX_NAMES_CHARS // 2)
+        self.max_count = self.max_group_count = 0
+        """Topics that there is room for: others, and those of groups."""
+        self._counts: Counter[bool] = Counter()
+        """Topics by `is_group_topic`."""
+        self._chars = 0
+        self._expected: dict[str, Principal] = {}
+        """Accounts whose pops may make the retry topic of that name."""
+
+    def configure(self, max_topic_count: int) -> None:
+        self.max_count = self.makers.most = max_topic_count
+        self.max_group_count = self.group_makers.most = MAX_TOPIC_COUNT - min(max_topic_count, MAX_TOPIC_COUNT // 2)
+
+    def recount(self, names: Iterable[str]) -> None:
+        """Count the topics of a table anew."""
+        self._counts.clear()
+        self._chars = 0
+        for name in names:
+            self._counts[is_group_topic(name)] += 1
+            self._chars += len(name)
+
+    def fault(self, name: str, principal: Principal) -> str:
+        """Reason why the account can make no topic of that new name, or ""."""
+        of_group = is_group_topic(name)
+        makers, most = (self.group_makers, self.max_group_count) if of_group else (self.makers, self.max_count)
+        what = "topics of retries and dead letters" if of_group else "topics"
+        if self._counts[of_group] >= most:
+            if of_group:
+                return f"this broker has {most} {what}, as many as it takes: delete some"
+            return f"this broker has as many {what} as maxTopicCount allows, {most}: delete some or raise it"
+        if self._chars + len(name) > MAX_NAMES_CHARS:
+            return (
+                f"the names of this broker's topics have {MAX_NAMES_CHARS} characters, which is the most: delete some"
+            )
+        return makers.fault(principal, what, "this broker" if of_group else "maxTopicCount")
+
+    def expect(self, name: str, principal: Principal) -> None:
+        """Take note that the retry topic of that name will be made for a pop of this account."""
+        if principal.mark:
+            if len(self._expected) >= MAX_EXPECTED_COUNT:
+                self._expected.clear()
+            self._expected[name] = principal
+
+    def expected_for(self, name: str) -> Principal:
+        """The account of the last such pop."""
+        return self._expected.get(name, UNRESTRICTED)
+
+    def made(self, name: str, principal: Principal, *, is_new: bool) -> None:
+        """Take note of a topic that was made; `is_new`: it was not counted yet."""
+        self._expected.pop(name, None)
+        of_group = is_group_topic(name)
+        (self.group_makers if of_group else self.makers).made(name, principal)
+        if is_new:
+            self._counts[of_group] += 1
+            self._chars += len(name)
+
+    def removed(self, name: str) -> None:
+        of_group = is_group_topic(name)
+        (self.group_makers if of_group else self.makers).removed(name)
+        self._counts[of_group] -= 1
+        self._chars -= len(name)
+
+    def clear(self) -> None:
+        """Forget who made what."""
+        self.makers.clear()
+        self.group_makers.clear()
+        self._expected.clear()
 
 
 class _Turn:

@@ -18,7 +18,7 @@ from rmqha.broker.services.statistics import BrokerStatistics
 from rmqha.broker.services.traffic import Traffic
 from rmqha.broker.tables.groups import GroupTable
 from rmqha.broker.tables.locks import LockTable
-from rmqha.broker.tables.topics import TopicTable, topic_name_fault
+from rmqha.broker.tables.topics import TopicConfig, TopicTable, topic_name_fault
 from rmqha.ha.action import AckStatus
 from rmqha.model.code import SEE_FAQ, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
@@ -56,7 +56,7 @@ class RetryRules:
 
     def __init__(self, config: BrokerConfig, topics: TopicTable, groups: GroupTable, locks: LockTable) -> None:
         self._config = config
-        self._topics = topics
+        self.topics = topics
         self._groups = groups
         self._locks = locks
 
@@ -77,24 +77,30 @@ class RetryRules:
             raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         return settings
 
-    def retry_topic(self, group: str) -> str:
+    def provide(self, name: str, queue_count: int, principal: Principal) -> TopicConfig:
+        """Topic of that name, created for the account if it is missing. Raises RequestError without room for it."""
+        if fault := self.topics.creation_fault(name, principal):
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist: {fault}")
+        return self.topics.create_internal(name, queue_count, principal)
+
+    def retry_topic(self, group: str, principal: Principal) -> str:
         name = RETRY_PREFIX + group
-        topic = self._topics.create_internal(name, max(1, int(self.settings(group)["retryQueueNums"])))
+        topic = self.provide(name, max(1, int(self.settings(group)["retryQueueNums"])), principal)
         if not topic.writable:
             raise RequestError(ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden")
         return name
 
     def read_queue(self, retry_topic: str, queue_id: int) -> int:
         """Queue that consumers read: the topic keeps its original number of queues, whatever the group's settings."""
-        return self._topics.read_queue(retry_topic, queue_id)
+        return self.topics.read_queue(retry_topic, queue_id)
 
-    def dead_letter_topic(self, group: str) -> str:
-        return self._topics.create_internal(DLQ_PREFIX + group, DLQ_QUEUE_COUNT).name
+    def dead_letter_topic(self, group: str, principal: Principal) -> str:
+        return self.provide(DLQ_PREFIX + group, DLQ_QUEUE_COUNT, principal).name
 
     def origin_topic(self, named: str, stored: str, principal: Principal) -> str:
         """The topic under which a message that failed is counted: the one that its properties name as its first, or
         `stored` if there is no such topic which the account may use. Clients choose the name."""
-        is_known = self._topics.get(named) is not None and bool(topics_shown(principal, [named]))
+        is_known = self.topics.get(named) is not None and bool(topics_shown(principal, [named]))
         return named if is_known else stored
 
     def is_dead_send(
@@ -168,14 +174,14 @@ class SendBackProcessor:
         if queue_count <= 0:
             channel.send(command.reply())  # a group without retries drops what fails
             return
-        retry_topic = self._rules.retry_topic(group)
+        retry_topic = self._rules.retry_topic(group, command.principal)
         record, named = self._find(phy_offset), (command.ext.get("originMsgId", ""), command.ext.get("originTopic", ""))
         if record is None or not is_meant(record, *named):
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {phy_offset}")
         limit = number(command, "maxReconsumeTimes", int(settings["retryMaxTimes"]))
         level = number(command, "delayLevel", 0)
         if record.reconsume_times >= limit or level < 0:
-            topic, queue_id, level = self._rules.dead_letter_topic(group), 0, 0
+            topic, queue_id, level = self._rules.dead_letter_topic(group, command.principal), 0, 0
         else:
             self._next_queue += 1
             topic, queue_id = retry_topic, self._rules.read_queue(retry_topic, self._next_queue % queue_count)

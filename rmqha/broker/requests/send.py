@@ -555,7 +555,8 @@ class SendProcessor:
             named = found.get(PROPERTY_RETRY_TOPIC, "")
             self.traffic.note_dead(group, self._retries.origin_topic(named, request.topic, principal))
         properties = encode_properties({**found, PROPERTY_DELAY: "-1"})
-        return request._replace(topic=self._retries.dead_letter_topic(group), queue_id=0, properties=properties)
+        topic = self._retries.dead_letter_topic(group, principal)
+        return request._replace(topic=topic, queue_id=0, properties=properties)
 
     def _topic(self, request: _Request, principal: Principal) -> TopicConfig:
         topic = self._topics.get(request.topic)
@@ -574,7 +575,7 @@ class SendProcessor:
     def _create(self, request: _Request, principal: Principal) -> TopicConfig:
         self._has_made_topic = True
         if request.topic.startswith(RETRY_PREFIX):
-            return self._topics.create_internal(request.topic, 1)
+            return self._retries.provide(request.topic, 1, principal)
         no_room = self._topics.creation_fault(request.topic, principal)
         if no_room:
             raise _Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic}] not exist: {no_room}")

@@ -14,12 +14,14 @@ from itertools import islice
 from threading import Lock
 from typing import Any, NamedTuple
 
+from rmqha.broker.requests.request import Makers
 from rmqha.broker.tables import config_table, table_file
 from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
 from rmqha.broker.tables.offset_index import OffsetKey, Removals, ResetTimes, TopicGroupIndex, last_stamp, newer_than
 from rmqha.broker.tables.table_file import ROWS, TableFile
 from rmqha.broker.tables.table_version import NO_VERSION, TableVersion
 from rmqha.model.message import RETRY_PREFIX
+from rmqha.model.principal import UNRESTRICTED, Principal
 from rmqha.port import Disk
 from rmqha.store.meta import config_file
 from rmqha.wire.lenient_json import Entries
@@ -129,6 +131,9 @@ class OffsetTable:
         self.epoch = self.version.state_version
         self._floor = 0
         self._offsets: dict[str, dict[int, int]] = {}
+        self._makers = Makers()
+        """Accounts that have committed the first offset of a (group, topic) pair."""
+        self._makers.most = MAX_ENTRY_COUNT
         self._stamps: dict[OffsetKey, TableVersion] = {}
         """Versions of the present offsets, the newest last."""
         self._removed = Removals()
@@ -181,21 +186,27 @@ class OffsetTable:
         return bool(self._stamps) or bool(self._removed)
 
     # --- what consumers and operators do ------------------------------------------------------------------------------
-    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Commit an offset. False if the table is full. Ignored while a reset waits for the group's member."""
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, principal: Principal = UNRESTRICTED) -> bool:
+        """Commit an offset for an account. False if the table is full, or if half of it is of that account. Ignored
+        while a reset waits for the group's member."""
         offset_key = f"{topic}@{group}", queue_id
         if self._resets and offset_key in self._resets:
             return True
-        return self._put(offset_key, offset)
+        return self._put(offset_key, offset, principal)
 
-    def _put(self, offset_key: OffsetKey, offset: int) -> bool:
+    def has_half(self, principal: Principal) -> bool:
+        """True if half of the table is of this account, which can then commit no first offset."""
+        return self._makers.has_half(principal)
+
+    def _put(self, offset_key: OffsetKey, offset: int, principal: Principal = UNRESTRICTED) -> bool:
         key, queue_id = offset_key
         queues = self._offsets.get(key)
         if queues is None:
-            if len(self._offsets) >= MAX_ENTRY_COUNT:
+            if len(self._offsets) >= MAX_ENTRY_COUNT or self._makers.has_half(principal):
                 return False
             queues = self._offsets[key] = {}
             self._pairs.add(key)
+            self._makers.made(key, principal)
         before = queues.get(queue_id)
         if before != offset:
             queues[queue_id] = offset
@@ -239,6 +250,7 @@ class OffsetTable:
         """Begin a master epoch. Sequences continue from the wall time in microseconds: a master that restarts in its
         old epoch has lost its last sequences and must not reuse them. If its clock is behind, it skips a number of
         sequences and an amount that depends on the start."""
+        self._makers.clear()
         last = self.stamp
         least = last.sequence + (LOST_COMMIT_COUNT if last.epoch == epoch else 0)
         floor = wall_ms * 1000
@@ -344,6 +356,7 @@ class OffsetTable:
             if not queues:
                 del self._offsets[key]
                 self._pairs.remove(key)
+                self._makers.removed(key)
         self._changed.add(key)
         self._stamps.pop(offset_key, None)
         self._resets.pop(offset_key, None)

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from rmqha.broker.requests.request import Makers
+from rmqha.broker.requests.request import TopicRoom
 from rmqha.broker.tables import config_table
 from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
 from rmqha.broker.tables.table_file import ROWS, PendingTableWrite, TableFile
@@ -256,7 +256,7 @@ class TopicTable:
         """First offsets of queues, by topic and queue id, where a deleted topic has left messages in front."""
         self.batch_queue_topics = batch_queue_topics
         """Topics, deleted ones too, whose queues have the BatchCQ form, which does not change."""
-        self._makers = Makers()
+        self._room = TopicRoom()
         self.configure(config)
         for topic in _system_topics(config):
             self._topics[topic.name] = topic
@@ -273,6 +273,7 @@ class TopicTable:
         self._topics.update(table)
         self._note_begins(table)
         self._forget_ends()
+        self._room.recount((*self._topics, *self.deleted))
         self.file = TableFile(disk, "topics", (_TABLE,), TopicConfig.to_json)
         self.file.holds(_TABLE, self._topics)
         if not is_synced and table:
@@ -280,7 +281,7 @@ class TopicTable:
 
     def configure(self, config: BrokerConfig) -> None:
         self._auto_create = config.auto_create_topic_enable
-        self._max_count = self._makers.most = config.max_topic_count
+        self._room.configure(config.max_topic_count)
         self._creations = TokenBucket(config.auto_create_max_per_second, self._clock.now_ms())
         if config.broker_permission != self._granted:
             self._granted = config.broker_permission
@@ -313,6 +314,14 @@ class TopicTable:
         begins = self.begins.get(name)
         return 0 if begins is None else begins.get(queue_id, 0)
 
+    def is_of_deleted(self, name: str, queue_id: int, queue_offset: int) -> bool:
+        """True if the message at that place was sent to a deleted topic of that name."""
+        return name in self.deleted or queue_offset < self.begin_of(name, queue_id)
+
+    def has_deleted(self, name: str) -> bool:
+        """True if there may be messages that were sent to a deleted topic of that name."""
+        return name in self.deleted or name in self.begins
+
     def read_queue(self, name: str, queue_id: int) -> int:
         """Queue for a delayed message: its original one, or one that consumers read if the topic has fewer queues
         now."""
@@ -322,11 +331,22 @@ class TopicTable:
 
     def creation_fault(self, name: str, principal: Principal = UNRESTRICTED) -> str:
         """Reason why the account can create no topic of that name, "" if it exists or can be created."""
+        return "" if name in self._topics or name in self.deleted else self._room.fault(name, principal)
+
+    def retry_fault(self, name: str, principal: Principal) -> str:
+        """Reason why a pop of the account may give no message that would come again in this retry topic, or ""."""
         if name in self._topics:
             return ""
-        if len(self._topics) < self._max_count:
-            return self._makers.fault(principal, "topics", "maxTopicCount")
-        return f"this broker has as many topics as maxTopicCount allows, {self._max_count}: delete some or raise it"
+        self._room.expect(name, principal)
+        return self.creation_fault(name, principal)
+
+    def has_retry_room(self, name: str) -> bool:
+        """True if `create_retry` may create this topic, or it is there."""
+        return not self.creation_fault(name, self._room.expected_for(name))
+
+    def create_retry(self, name: str) -> None:
+        """Create a retry topic, if it is missing, for the account that has popped what comes again in it."""
+        self.create_internal(name, 1, self._room.expected_for(name))
 
     def take_creation_quota(self) -> str:
         """Reason why no send may create a topic now, "" if one may; that counts against the rate limit."""
@@ -356,13 +376,13 @@ class TopicTable:
         ends = self._queue_ends(name, max(ended, default=-1) + 1)
         return {queue_id: min(end, ends[queue_id]) for queue_id, end in ended.items() if queue_id in ends}
 
-    def create_internal(self, name: str, queue_count: int) -> TopicConfig:
-        """Retry or dead letter topic of that name, created without a pattern if it is missing."""
+    def create_internal(self, name: str, queue_count: int, principal: Principal = UNRESTRICTED) -> TopicConfig:
+        """Retry or dead letter topic of that name, created for an account without a pattern if it is missing."""
         present = self._topics.get(name)
         if present is not None:
             return present
         topic = TopicConfig(name, queue_count, queue_count)
-        self.put(topic)
+        self.put(topic, principal)
         return topic
 
     def put(self, topic: TopicConfig, principal: Principal = UNRESTRICTED) -> None:
@@ -370,7 +390,7 @@ class TopicTable:
         messages."""
         present, begins = self._topics.get(topic.name), topic.begins
         if present is None:
-            self._makers.made(topic.name, principal)
+            self._room.made(topic.name, principal, is_new=topic.name not in self.deleted)
         if topic.name in self.deleted:
             begins = self._begins_behind(topic.name, self.deleted_ends.get(topic.name, {}))
             self.deleted -= {topic.name}
@@ -385,15 +405,17 @@ class TopicTable:
             self._events.batch_topics_changed({topic.name})
 
     def remove(self, name: str) -> None:
-        """Remove a topic. Raises StoreError, with nothing changed, if the ends of its queues cannot be read."""
+        """Remove a topic. If its queues have held messages, they stay, and it is remembered and takes its room. Raises
+        StoreError, with nothing changed, if the ends of its queues cannot be read."""
         topic = self._topics.get(name)
         if topic is not None:
             ends = self._queue_ends(name, max(MAX_QUEUE_COUNT, topic.read_queue_count, topic.write_queue_count))
             del self._topics[name]
-            self._makers.removed(name)
-            self.deleted |= {name}
             if ends:
+                self.deleted |= {name}
                 self.deleted_ends[name] = ends
+            else:
+                self._room.removed(name)
             self._table_text = b""
             self._note_begins([name])
             self._commit([name])
@@ -462,13 +484,14 @@ class TopicTable:
             self._table_text = b""
             self._note_begins(missing)
             self._commit(missing)
+        self._room.recount((*self._topics, *self.deleted))
         return missing
 
     def new_epoch(self, epoch: int) -> None:
         """Begin a master epoch, whose versions are higher than those of older masters. The file follows with the next
         change or `save`, so that a failover waits for no disk. If the master was killed and restarts in its old epoch,
         slaves may have changes that its file lacks: no version is used twice (`DataVersion.new_epoch`)."""
-        self._makers.clear()
+        self._room.clear()
         self.epoch = epoch
         self.version.new_epoch(epoch)
         self._advance([])
@@ -503,8 +526,9 @@ class TopicTable:
             return None
         present = {name: self._topics[name].to_json() for name in names if name in self._topics}
         removed = [name for name in names if name not in present]
+        deleted = sorted(self.deleted.intersection(removed))
         changes = {"dataVersion": self.version.to_json(), "removed": removed, "topicConfigTable": present}
-        return changes | self._ends_part(removed)
+        return changes | {DELETED: deleted} | self._ends_part(removed)
 
     def has_changed_since(self, stamp: TableVersion) -> bool:
         """True if a table with version `stamp` may differ from this one."""
@@ -522,7 +546,8 @@ class TopicTable:
         if present or removed:
             self._table_text = b""
         self._note_begins([*present, *removed])
-        self.deleted = (self.deleted | removed) - present.keys()
+        remembered = parse_deleted(changes) if DELETED in changes else removed  # the release before remembers all
+        self.deleted = (self.deleted | remembered) - present.keys()
         self.deleted_ends.update(parse_deleted_ends(changes))
         self._forget_ends()
         self.version = version

@@ -315,17 +315,50 @@ def test_one_account_makes_half_of_the_topics_and_groups(
 ) -> None:
     """By first uses alone it kept all others from a new topic or group, for ever."""
     made = getattr(open_world.broker.core, table)
-    made._makers.most = 8
+    (made._room.makers if table == "topics" else made._makers).most = 8
     assert [make(open_world, GREEDY, f"g{number}") for number in range(6)] == [True] * 4 + [False] * 2
     assert make(open_world, OTHER, "o1") and make(open_world, GREEDY, "g0"), "what is there is used on"
     made.remove("g0")
-    assert make(open_world, GREEDY, "g7"), "one that is deleted makes room"
+    assert make(open_world, GREEDY, "g7") is (make is make_group), "a deleted one makes room, if it had no messages"
     assert not make(open_world, GREEDY, "g8")
 
 
 def test_who_is_refused_a_topic_is_told_why(open_world: World) -> None:
-    open_world.broker.core.topics._makers.most = 2
+    open_world.broker.core.topics._room.makers.most = 2
     assert make_topic(open_world, GREEDY, "g0")
     answer = ask(open_world, send_command("g1", 0, b"x", d="1"), GREEDY)
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
     assert "account greedy has made half of the topics that maxTopicCount allows" in (answer.remark or "")
+
+
+# --- offsets ----------------------------------------------------------------------------------------------------------
+def commit(world: World, key: str, group: str, topic: str) -> int:
+    make_group(world, key, group)
+    ext = {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": "0"}
+    return ask(world, Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext), key).code
+
+
+def popped(world: World, key: str, group: str, topic: str) -> int:
+    make_group(world, key, group)
+    answer = ask(world, pop_command(topic, group, initMode=0, queueId=0), key)
+    return ResponseCode.SUCCESS if answer.code == 0 else ResponseCode.SYSTEM_BUSY
+
+
+@pytest.mark.parametrize("take", [commit, popped])
+def test_one_account_has_half_of_the_pairs_of_topic_and_group_with_an_offset(
+    open_world: World, take: Callable[[World, str, str, str], int]
+) -> None:
+    """A thousand groups in a thousand topics filled the table: no new group of others kept an offset any more."""
+    assert make_topic(open_world, "operator", "Shared")
+    for _ in range(8):
+        ask(open_world, send_command("Shared", 0, b"x"), "operator")
+    offsets = open_world.broker.core.offsets
+    offsets._makers.most = 6
+    codes = [take(open_world, GREEDY, f"g{number}", "Shared") for number in range(4)]
+    assert codes == [0, 0, 0, ResponseCode.SYSTEM_BUSY]
+    assert take(open_world, OTHER, "o1", "Shared") == 0
+    for _ in offsets.remove_group("g0"):
+        pass
+    assert take(open_world, GREEDY, "g3", "Shared") == 0, "what is deleted makes room"
+    offsets.new_epoch(9, open_world.broker.clock.wall_ms())
+    assert take(open_world, GREEDY, "g0", "Shared") == 0, "a new master does not know whose they are"

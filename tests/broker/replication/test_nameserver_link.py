@@ -9,15 +9,24 @@ from typing import Any, cast
 import pytest
 import trio
 
-from rmqha.broker.replication.nameserver_link import RELEASED_COUNT, NameServerLink, NameServerRegistration
+from rmqha.broker.replication.nameserver_link import (
+    HEADER_BYTES,
+    RELEASED_COUNT,
+    NameServerLink,
+    NameServerRegistration,
+)
+from rmqha.broker.tables.topics import TopicConfig
 from rmqha.host.clock import HostClock
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import UnreachableError
+from rmqha.model.offset import BrokerId
 from rmqha.wire.command import Command
+from rmqha.wire.registration import parse_registration
 from tests.broker.support import Broker
 from tests.support.patience import HANG_S
+from tests.support.steps import done
 
 COUNT = 5 * RELEASED_COUNT + 7
 ADDRESSES = ["127.0.0.1:1", "127.0.0.1:2"]
@@ -40,13 +49,13 @@ class Client:
         await trio.lowlevel.checkpoint()
 
 
-def link_of_master(tracer: Any, topics: Any, *, role: bool = True) -> NameServerLink:
+def link_of_master(tracer: Any, topics: Any, *, role: bool = True, **keys: Any) -> NameServerLink:
     replica = SimpleNamespace(
         is_master=role, is_following=False, is_listed_unaligned=False, seeks_master=False, broker_id=1
     )
     driver = SimpleNamespace(replica=replica, master_discovered=lambda *_: None)
     turn = trio.lowlevel.checkpoint
-    return NameServerLink(BrokerConfig(), cast(Any, driver), topics, ADDRESSES, HostClock(), tracer, turn)
+    return NameServerLink(BrokerConfig(**keys), cast(Any, driver), topics, ADDRESSES, HostClock(), tracer, turn)
 
 
 @pytest.fixture
@@ -118,3 +127,25 @@ def test_a_replica_on_no_list_keeps_nobody_waiting(broker: Broker) -> None:
     for number in range(3):
         fenced.when_registered(lambda number=number: told.append(number))  # type: ignore[misc]
     assert told == [0, 1, 2]
+
+
+@pytest.mark.parametrize("topic_count", [10, 500])
+async def test_topics_that_do_not_fit_into_a_frame_are_compressed(broker: Broker, topic_count: int) -> None:
+    """Else no name server took them, and soon no client found the group any more: topics of long names suffice."""
+    names = [f"{number:0127d}" for number in range(topic_count)]
+    for name in names:
+        broker.core.topics.put(TopicConfig(name, 4, 4))
+    max_frame_bytes, sent = HEADER_BYTES + 100_000, list[Command]()
+
+    class NameServer(Client):
+        async def call(self, address: str, command: Command, timeout_ms: int | None) -> Command:
+            sent.append(command)
+            return command.reply(ResponseCode.SUCCESS)
+
+    link = link_of_master(broker.tracer, broker.core.topics, max_frame_bytes=max_frame_bytes)
+    await link._register(cast(RemotingClient, NameServer()), ADDRESSES[0], BrokerId(0))
+    (request,) = sent
+    assert (request.ext["compressed"] == "true") is (topic_count == 500)
+    assert len(request.body) + HEADER_BYTES <= max_frame_bytes
+    found = done(parse_registration(request))
+    assert found.topics.keys() >= set(names) and found.version is not None

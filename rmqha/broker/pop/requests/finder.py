@@ -28,6 +28,7 @@ from rmqha.model.message import (
     encode_properties,
 )
 from rmqha.model.offset import PhyOffset, QueueOffset
+from rmqha.model.principal import UNRESTRICTED, Principal
 from rmqha.port import Clock
 from rmqha.store.cold_range import Bounds, ColdRange
 from rmqha.store.integrity.damage import DamageTable
@@ -157,8 +158,8 @@ class PopFinder:
         """Begin the next search at another queue."""
         self._turn += 1
 
-    def find(self, pop: PopRequest) -> FoundMessages:
-        """Messages of a pop, which are not in the log as taken yet."""
+    def find(self, pop: PopRequest, principal: Principal = UNRESTRICTED) -> FoundMessages:
+        """Messages of a pop of an account, which are not in the log as taken yet."""
         self._turn += 1
         found = FoundMessages(self._positions.pop_ms(self._clock.wall_ms()), self._revive_queue_id(pop))
         if self.is_recovering():
@@ -170,7 +171,7 @@ class PopFinder:
                 if len(found.records) >= pop.max_count:
                     found.rest_count += self.rest_of(topic, pop.group, queue_ids[step:])
                     break
-                self._search_queue(pop, PopQueue(topic, pop.group, queue_id), found)
+                self._search_queue(pop, PopQueue(topic, pop.group, queue_id), found, principal)
         return found
 
     def find_new(self, pop: PopRequest, records: Sequence[NewRecord]) -> FoundMessages:
@@ -233,7 +234,7 @@ class PopFinder:
                 return name, queue_ids
         return None
 
-    def _search_queue(self, pop: PopRequest, place: PopQueue, found: FoundMessages) -> None:
+    def _search_queue(self, pop: PopRequest, place: PopQueue, found: FoundMessages, principal: Principal) -> None:
         self._take_reset(place)
         if pop.is_ordered and (info := self._orders.get(place)) and info.blocks(pop.attempt_id, found.pop_ms):
             self.blocked_until[place] = info.free_ms()
@@ -243,7 +244,10 @@ class PopFinder:
             offset = self._first_offset(pop, place, found)
             if offset is None:
                 return
-            self._offsets.commit(place.group, place.topic, place.queue_id, offset)
+            is_kept = self._offsets.commit(place.group, place.topic, place.queue_id, offset, principal)
+            if not is_kept and self._offsets.has_half(principal):
+                found.trouble = f"account {principal.access_key} has half of the offsets of groups that can be kept"
+                return
         wanted = pop.max_count - len(found.records)
         result = self.pull(pop, place, offset, wanted, found)
         if result is None:

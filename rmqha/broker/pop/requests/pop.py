@@ -43,7 +43,15 @@ from rmqha.port import Clock
 from rmqha.store.log.record import Host, NewMessage
 from rmqha.wire.command import Command
 from rmqha.wire.frame import success_frame
-from rmqha.wire.state.receipt import message_count_info, message_offset_info, queue_count_info, start_offset_info
+from rmqha.wire.state.receipt import (
+    NORMAL,
+    kind_of,
+    message_count_info,
+    message_offset_info,
+    queue_count_info,
+    retry_topic,
+    start_offset_info,
+)
 
 TOO_LATE_MS = 500
 MAX_NEW_COUNT = 64
@@ -135,7 +143,9 @@ class PopProcessor:
                 ResponseCode.POLLING_TIMEOUT, f"the broker[{self._config.own_ip}] pop message is timeout too much"
             )
         pop = self._reader.parse(command, channel.peer)
-        found = self._finder.find(pop)
+        if not pop.is_ordered and kind_of(pop.topic) == NORMAL:
+            self._require_retry_room(pop, command)
+        found = self._finder.find(pop, command.principal)
         if found.parts:
             self._give(channel, command, pop, found)
             return
@@ -161,6 +171,12 @@ class PopProcessor:
             code = ResponseCode.POLLING_FULL if held_ms > 0 else ResponseCode.POLLING_TIMEOUT
             channel.send(self._refusal(command, pop, found, code))
 
+    def _require_retry_room(self, pop: PopRequest, command: Command) -> None:
+        """Raises RequestError if what is not acknowledged could not come again, for want of room for its topic."""
+        name = retry_topic(pop.topic, pop.group)
+        if fault := self._topics.retry_fault(name, command.principal):
+            raise RequestError(ResponseCode.SYSTEM_BUSY, f"topic[{name}] not exist: {fault}")
+
     def _answer_poll(self, channel: Channel, command: Command, pop: PopRequest) -> FoundMessages | None:
         """Give a pop that waits what there is now; None if it was refused."""
         if was_refused(channel, command):
@@ -168,7 +184,7 @@ class PopProcessor:
         now = self._of_now(pop)
         if now is None or self._appends.admission()[0] is not ResponseCode.SUCCESS:
             return self._finder.nothing(pop)
-        found = self._finder.find(now)
+        found = self._finder.find(now, command.principal)
         if found.parts:
             self._give(channel, command, pop, found)
         return found

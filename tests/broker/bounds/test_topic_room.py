@@ -1,0 +1,194 @@
+"""Room for topics: those of groups take none from others, no account takes all, and name servers take all of them."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from rmqha.broker.requests import request
+from rmqha.broker.requests.request import MAX_NAMES_CHARS, TopicRoom
+from rmqha.broker.tables.topics import TopicConfig
+from rmqha.host.disk import HostDisk
+from rmqha.host.net.session import Session
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.message import encode_properties
+from rmqha.wire.auth.signature import sign
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import dumps
+from rmqha.wire.registration import MAX_TOPIC_COUNT, pack
+from tests.broker.bounds.test_account_shares import GREEDY, OTHER, ask, make_topic, open_world, stranger
+from tests.broker.pop.world import INVISIBLE_MS, later, pop_command
+from tests.broker.rights.acl_world import World
+from tests.broker.support import send_command, topic_table
+from tests.support.clock import ManualClock
+from tests.support.steps import done
+
+assert open_world, "a fixture"
+SHARE = 4
+
+
+def room_of(world: World) -> TopicRoom:
+    return world.broker.core.topics._room
+
+
+@pytest.fixture
+def world(open_world: World) -> World:
+    """One account may make four topics of groups."""
+    open_world.broker.core.live.update("maxTopicCount=1000\nmaxGroupCount=1000")
+    room_of(open_world).group_makers.most = 2 * SHARE
+    return open_world
+
+
+def join(world: World, key: str, group: str) -> bool:
+    """True if a heartbeat of a consumer has made the group's retry topic."""
+    consumer = {"groupName": group, "subscriptionDataSet": []}
+    body = dumps({"clientID": f"{key}-{group}", "consumerDataSet": [consumer]})
+    command, channel = Command(RequestCode.HEART_BEAT, {}, body), stranger()
+    sign(command, world.accounts.access.accounts[key].credentials)
+    world.guard.received(cast(Session, channel), [command])
+    assert [answer.code for answer in channel.take() if answer.is_response] == [0]
+    return world.broker.core.topics.get(f"%RETRY%{group}") is not None
+
+
+def give_up(world: World, key: str, group: str) -> Command:
+    """A message that the group's consumer gives up: it makes the topic of dead letters."""
+    properties = encode_properties({"UNIQ_KEY": "U"}).decode()
+    return ask(world, send_command(f"%RETRY%{group}", 0, b"x", j="17", l="16", i=properties), key)
+
+
+def pop(world: World, key: str, group: str) -> Command:
+    return ask(world, pop_command("Shared", group, maxMsgNums=1), key)
+
+
+# --- topics of groups -------------------------------------------------------------------------------------------------
+def test_topics_of_groups_keep_nobody_from_a_topic(open_world: World) -> None:
+    """There are two for each group: one account's half of the groups filled the table for all others."""
+    core = open_world.broker.core
+    core.live.update(f"maxTopicCount={room_of(open_world)._counts[False] + 2}\nmaxGroupCount=1000")
+    for number in range(4):
+        assert join(open_world, GREEDY, f"g{number}")
+        assert give_up(open_world, GREEDY, f"g{number}").code == 0
+    assert make_topic(open_world, OTHER, "o1")
+
+
+def test_one_account_makes_half_of_the_topics_of_groups(world: World) -> None:
+    assert [join(world, GREEDY, f"g{number}") for number in range(6)] == [True] * SHARE + [False] * 2
+    answer = give_up(world, GREEDY, "g0")
+    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+    assert "account greedy has made half of the topics of retries and dead letters" in (answer.remark or "")
+    assert make_topic(world, GREEDY, "g"), "others it may make"
+    assert join(world, OTHER, "o1") and give_up(world, OTHER, "o1").code == 0, "another one finds room"
+    world.broker.core.topics.remove("%RETRY%g1")
+    assert give_up(world, GREEDY, "g0").code == 0, "one that is deleted makes room"
+
+
+def test_no_account_makes_more_than_name_servers_take(world: World) -> None:
+    """Beyond that they refuse the registration, and no client finds the group."""
+    room = room_of(world)
+    for most in (1, 50_000, MAX_TOPIC_COUNT // 2):
+        room.configure(most)
+        assert room.max_count + room.max_group_count == MAX_TOPIC_COUNT
+    room.configure(10_000_000)
+    assert room.max_group_count == MAX_TOPIC_COUNT // 2
+    room.max_group_count = room._counts[True] + 1
+    assert join(world, OTHER, "o1") and not join(world, GREEDY, "g1") and not join(world, OTHER, "o2")
+
+
+# --- pops -------------------------------------------------------------------------------------------------------------
+def test_who_pops_makes_half_of_the_topics_of_groups(world: World) -> None:
+    """Each group has one more of each topic that it pops from: without an end, and never charged."""
+    assert make_topic(world, "operator", "Shared")
+    for number in range(20):
+        ask(world, send_command("Shared", 0, b"%d" % number), "operator")
+    for number in range(SHARE):
+        assert pop(world, GREEDY, f"g{number}").code == 0
+    later(world.broker, INVISIBLE_MS + 5000)
+    topics = world.broker.core.topics
+    assert all(topics.get(f"%RETRY%g{number}_Shared") for number in range(SHARE))
+    answer = pop(world, GREEDY, "more")
+    assert answer.code == ResponseCode.SYSTEM_BUSY and "account greedy has made half" in (answer.remark or "")
+    assert pop(world, GREEDY, "g0").code == 0, "what is there is used on"
+    assert pop(world, OTHER, "o1").code == 0, "another one finds room"
+    later(world.broker, INVISIBLE_MS + 5000)
+    assert topics.get("%RETRY%o1_Shared") is not None
+
+
+def test_what_was_popped_waits_for_room_and_is_not_lost(world: World) -> None:
+    assert make_topic(world, "operator", "Shared")
+    assert pop(world, GREEDY, "g").code == 0
+    room, topics = room_of(world), world.broker.core.topics
+    most, room.max_group_count = room.max_group_count, 0
+    later(world.broker, INVISIBLE_MS + 20_000)
+    assert topics.get("%RETRY%g_Shared") is None
+    room.max_group_count = most
+    later(world.broker, 120_000)
+    assert topics.get("%RETRY%g_Shared") is not None
+    answer = pop(world, GREEDY, "g")
+    assert answer.code == 0 and len(answer.body)
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+def test_long_names_take_more_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = room_of(world)
+    monkeypatch.setattr(request, "MAX_NAMES_CHARS", room._chars + 250)
+    assert make_topic(world, OTHER, "o" * 100)
+    assert not make_topic(world, OTHER, "p" * 127) or not make_topic(world, OTHER, "q" * 127)
+    assert make_topic(world, OTHER, "short")
+
+
+def test_one_account_has_a_quarter_of_the_characters_of_names(world: World) -> None:
+    room_of(world).makers.max_chars = 400
+    assert [make_topic(world, GREEDY, f"{number}" * 100) for number in range(1, 5)] == [True, True, False, False]
+    assert make_topic(world, OTHER, "o" * 100)
+
+
+def test_so_many_names_fit_into_a_frame() -> None:
+    """Compressed, whatever their characters: a registration is one frame."""
+    chars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-%|"
+    prng, share_of_all = random.Random(7), 16
+    count = MAX_TOPIC_COUNT // share_of_all
+    length = MAX_NAMES_CHARS // MAX_TOPIC_COUNT
+    rows = (TopicConfig("".join(prng.choices(chars, k=length)), 16, 16).to_json() for _ in range(count))
+    body = done(pack({"counter": 1, "stateVersion": 2, "timestamp": 3}, count, rows))
+    assert share_of_all * len(body) < BrokerConfig().max_frame_bytes - 64 * 1024
+
+
+# --- deleted topics ---------------------------------------------------------------------------------------------------
+def test_a_deleted_topic_without_messages_leaves_nothing(tmp_path: Path) -> None:
+    """Who may create and delete topics could add names to the table, to each registration and to all replicas, without
+    an end."""
+    table = topic_table(HostDisk(tmp_path), BrokerConfig(), ManualClock())
+    slave = topic_table(HostDisk(tmp_path / "slave"), BrokerConfig(), ManualClock())
+    before = table.to_json()
+    for number in range(3):
+        table.put(TopicConfig(f"T{number}", 1, 1))
+        heard = table.version.stamp
+        table.remove(f"T{number}")
+        changes = table.changes_since(heard)
+        assert changes is not None
+        slave.apply(changes)
+    assert not table.deleted and not slave.deleted
+    assert table.to_json().keys() == before.keys()
+
+
+def test_a_slave_remembers_what_the_release_before_has_deleted(tmp_path: Path) -> None:
+    slave = topic_table(HostDisk(tmp_path), BrokerConfig(), ManualClock())
+    slave.apply({"dataVersion": {}, "removed": ["T"], "topicConfigTable": {}})
+    assert slave.deleted == {"T"}
+
+
+def test_a_deleted_topic_with_messages_takes_its_room_on(open_world: World) -> None:
+    core = open_world.broker.core
+    core.live.update(f"maxTopicCount={room_of(open_world)._counts[False] + 2}")
+    names = [name for name in (f"g{number}" for number in range(6)) if make_topic(open_world, "operator", name)]
+    core.topics.remove(names[0])
+    assert not make_topic(open_world, OTHER, "o1")
+    assert make_topic(open_world, "operator", names[0]), "the same name again takes no more"
+    core.live.update(f"maxTopicCount={room_of(open_world)._counts[False] + 1}")
+    core.topics.put(TopicConfig("empty", 1, 1))
+    core.topics.remove("empty")
+    assert make_topic(open_world, OTHER, "o1"), "one without messages makes room"
