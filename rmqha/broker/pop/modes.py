@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from rmqha.broker.requests.record_access import was_refused
 from rmqha.broker.requests.request import Channel, Handler, RequestError, ServingState
 from rmqha.broker.tables import config_table
 from rmqha.broker.tables.clients import ClientTable
@@ -26,7 +27,8 @@ from rmqha.wire.command import Command
 PULL, POP = "PULL", "POP"
 MAX_MODES = 100_000
 """Bound on pairs of topic and group."""
-MAX_ROUTES = 10_000
+MAX_ROUTES, MAX_ROUTE_QUEUES = 10_000, 200_000
+"""Bounds on the routes that are remembered, and on their queues."""
 ROUTE_MS = 2000
 """Age (ms) after which a route is requested again."""
 _TABLE = "messageRequestMode"
@@ -193,6 +195,8 @@ class ModeRequests:
         self._ask = ask
         self._changed = changed
         self._routes: dict[str, tuple[int, list[AssignedQueue]]] = {}
+        self._route_queue_count = 0
+        """Queues of all routes that were remembered since the last time that they were forgotten."""
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -232,8 +236,12 @@ class ModeRequests:
         if known is not None and known[0] > self._clock.now_ms():
             return self._answer(command, given, topic, group, known[1])
 
+        command.body = bytes(command.body)  # the socket's buffer is used again
+
         def routed(found: Command | str) -> None:
             try:
+                if was_refused(channel, command):
+                    return
                 channel.send(self._answer(command, given, topic, group, self._queues_of(topic, found)))
             except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
                 channel.fail(error, [command])
@@ -244,8 +252,10 @@ class ModeRequests:
 
     def knows_route(self, topic: str, queues: list[AssignedQueue]) -> None:
         """Remember the queues in a name server's route of the topic."""
-        if len(self._routes) >= MAX_ROUTES:
+        self._route_queue_count += len(queues)
+        if len(self._routes) >= MAX_ROUTES or self._route_queue_count > MAX_ROUTE_QUEUES:
             self._routes.clear()
+            self._route_queue_count = len(queues)
         self._routes[topic] = self._clock.now_ms() + ROUTE_MS, queues
 
     def _queues_of(self, topic: str, found: Command | str) -> list[AssignedQueue]:

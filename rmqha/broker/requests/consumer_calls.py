@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from rmqha.broker.requests.record_access import require_reader
+from rmqha.broker.requests.record_access import require_reader, was_refused
 from rmqha.broker.requests.request import Channel, Handler, RequestError, Shares, text
 from rmqha.broker.tables.clients import ClientTable
 from rmqha.broker.tables.groups import GroupTable
@@ -32,6 +32,8 @@ STATUS_TIMEOUT_MS = 5_000
 """Time-out (ms) of a request for offsets."""
 MAX_CALL_COUNT = 100
 """Bound on requests that are being forwarded."""
+KEPT_FIELDS = ("topic", "group", "consumerGroup")
+"""Fields of a request that are kept until its answer: those that its rights depend on."""
 
 Done = Callable[[Command | str], None]
 """Takes the member's answer, or the reason of a failure."""
@@ -113,15 +115,17 @@ class ConsumerCalls:
         asked = Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": text(command, "topic"), "group": group})
         answers: dict[str, bytes] = {}
         """Convert each member's answer in the turn of its arrival."""
-        waiting = set(members)
+        waiting, kept = set(members), command.stub(*KEPT_FIELDS)
 
         def answer() -> None:
+            if was_refused(channel, kept):
+                return
             table = b",".join(lenient_json.dumps(name) + b":" + told for name, told in sorted(answers.items()))
-            channel.send(command.reply(body=b'{"consumerTable":{%s},"messageQueueTable":{}}' % table))
+            channel.send(kept.reply(body=b'{"consumerTable":{%s},"messageQueueTable":{}}' % table))
 
         def done_of(client_id: str) -> Done:
             def done(outcome: Command | str) -> None:
-                self._calls.give_back(command.principal.access_key)
+                self._calls.give_back(kept.principal.access_key)
                 waiting.remove(client_id)
                 if isinstance(outcome, Command) and outcome.code == ResponseCode.SUCCESS:
                     answers[client_id] = lenient_json.dumps(_queue_offsets(bytes(outcome.body)))
@@ -143,14 +147,17 @@ class ConsumerCalls:
         group, client_id = text(command, "consumerGroup"), text(command, "clientId")
         member = self._member(group, client_id)
         self._take_calls(command.principal, 1)
+        kept = command.stub(*KEPT_FIELDS)
 
         def done(outcome: Command | str) -> None:
-            self._calls.give_back(command.principal.access_key)
+            self._calls.give_back(kept.principal.access_key)
+            if was_refused(channel, kept):
+                return
             if isinstance(outcome, str):
                 remark = f"consumer <{group}> <{client_id}> Timeout: {outcome}"
-                channel.send(command.reply(ResponseCode.CONSUME_MSG_TIMEOUT, {}, remark=remark))
+                channel.send(kept.reply(ResponseCode.CONSUME_MSG_TIMEOUT, {}, remark=remark))
             else:
-                reply = command.reply(outcome.code, dict(outcome.ext), bytes(outcome.body), outcome.remark)
+                reply = kept.reply(outcome.code, dict(outcome.ext), bytes(outcome.body), outcome.remark)
                 channel.send(reply)
 
         self._call(member, Command(command.code, ext, body), CALL_TIMEOUT_MS, done)

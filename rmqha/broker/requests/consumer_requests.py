@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from rmqha.broker.requests.group_requests import subscription_json
-from rmqha.broker.requests.record_access import denied, require_reader
+from rmqha.broker.requests.record_access import denied, require_reader, was_refused
 from rmqha.broker.requests.request import (
     Channel,
     Handler,
@@ -105,8 +105,13 @@ class ConsumerRequests:
     def _heartbeat(self, channel: Channel, command: Command) -> PausingWork:
         if len(command.body) < LARGE_HEARTBEAT_BYTES:
             return (yield from self._take_heartbeat(channel, command))
-        yield from self._large_heartbeats.enter(channel, len(command.body))
+        has_waited = False
+        for turn in self._large_heartbeats.enter(channel, len(command.body)):
+            has_waited = True
+            yield turn
         try:
+            if has_waited and was_refused(channel, command):
+                return None
             return (yield from self._take_heartbeat(channel, command))
         finally:
             self._large_heartbeats.leave(channel)

@@ -10,6 +10,7 @@ from rmqha.broker.replication.waiter import RecordGatherer
 from rmqha.broker.requests.consumer_requests import ConsumerRequests
 from rmqha.broker.requests.pull import PullProcessor
 from rmqha.broker.requests.query_requests import QueryRequests
+from rmqha.broker.requests.record_access import was_refused
 from rmqha.broker.requests.request import (
     Channel,
     Handler,
@@ -235,7 +236,8 @@ class BrokerProcessor:
             self._throttle.took(turn)
             return
         try:
-            later(channel, command)
+            if not was_refused(channel, command):
+                later(channel, command)
         except (RequestError, RemoteProtocolError, DamagedError) as error:
             if not command.is_oneway:
                 channel.send(_refused(command, error))

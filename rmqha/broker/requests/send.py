@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from rmqha.broker.replication.append_throttle import AppendThrottle
 from rmqha.broker.replication.waiter import FramesWaiter, TopicWaiter, Waiter, Waiting
-from rmqha.broker.requests.record_access import require_producer
+from rmqha.broker.requests.record_access import require_producer, was_refused
 from rmqha.broker.requests.request import Channel, Handler, RequestError, SendHolder, Steps, not_admitted, record_host
 from rmqha.broker.requests.retry import RetryRules
 from rmqha.broker.services.schedule import to_schedule
@@ -296,9 +296,10 @@ class SendProcessor:
         """Process sends when the throttle permits."""
         turn = self._throttle.wait(channel, sum(len(item.body) for item in commands), self._queue_timeout_ms)
         yield turn
+        commands = [command for command in commands if not was_refused(channel, command)]
         if turn.is_late:
             self._refuse_late(channel, commands, channel.waited_ms + self._queue_timeout_ms)
-        elif not self._hold(channel, commands):
+        elif commands and not self._hold(channel, commands):
             self.admit(channel, commands)
         self._throttle.took(turn)
 

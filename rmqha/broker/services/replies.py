@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from rmqha.broker.requests.record_access import was_refused
 from rmqha.broker.requests.request import Channel, RequestError, Shares, Steps, Use, give_back_all, take_all
 from rmqha.broker.tables.clients import ClientTable
 from rmqha.model.code import RequestCode, ResponseCode
@@ -28,6 +29,7 @@ PUSH_TIMEOUT_MS = 10_000
 MAX_PUSH_COUNT = 1000
 MAX_PUSH_BYTES = 64 * 1024 * 1024
 """Bound on the replies that are being pushed."""
+MAX_FLAG_CHARS = 16
 PROPERTY_REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
 PROPERTY_PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
 _AS_SEND = {
@@ -108,6 +110,8 @@ class ReplyProcessor:
 
         def done(outcome: Command | str) -> None:
             give_back_all(uses)
+            if was_refused(channel, command):
+                return
             is_taken = isinstance(outcome, Command) and outcome.code == ResponseCode.SUCCESS
             self._store(channel, command, as_send, "" if is_taken else f"push reply message to {client_id}fail.")
 
@@ -173,8 +177,9 @@ def _forget_transaction(as_send: Command) -> None:
         kept = decode_properties(text.encode())
         kept.pop(PROPERTY_TRANSACTION_PREPARED, None)
         as_send.ext[properties] = encode_properties(kept).decode()
-    if as_send.ext.get(flag, "").isdecimal():
-        as_send.ext[flag] = str(int(as_send.ext[flag]) & ~SYS_FLAG_TRANSACTION_MASK)
+    given = as_send.ext.get(flag, "")
+    if given.isdecimal() and len(given) <= MAX_FLAG_CHARS:  # what is longer is refused as that of a send
+        as_send.ext[flag] = str(int(given) & ~SYS_FLAG_TRANSACTION_MASK)
 
 
 def _fields(command: Command) -> dict[str, str]:

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from rmqha.broker.replication.waiter import Answer
-from rmqha.broker.requests.record_access import was_refused
+from rmqha.broker.requests.record_access import denied, was_refused
 from rmqha.broker.requests.request import Channel, Shares, Use, give_back_all, number, take_all
 from rmqha.broker.requests.selectors import HeldFilters
 from rmqha.model.config.servers import BrokerConfig
@@ -19,7 +19,9 @@ from rmqha.model.message import PROPERTY_TAGS, find_property, tags_code
 from rmqha.model.principal import Principal
 from rmqha.port import Clock
 from rmqha.store.log.record import SYS_INNER_BATCH, SYS_TRANSACTION, Located
+from rmqha.wire.auth.accesses import refusal_now
 from rmqha.wire.command import Command
+from rmqha.wire.frame import encode_frame
 from rmqha.wire.state.receipt import RETRY_V1, RETRY_V2, retry_topic
 
 KINDS = (RETRY_V1, RETRY_V2)
@@ -119,9 +121,20 @@ class Poll:
 
 
 class PendingPop(Answer):
-    """Client that waits until the checkpoint of its messages counts."""
+    """Client that waits until the checkpoint of its messages counts. If its right is gone by then they are not given,
+    and come again."""
 
-    __slots__ = ()
+    __slots__ = ("_command",)
+
+    def __init__(self, channel: Channel, command: Command, frame: bytes) -> None:
+        super().__init__(channel, command, frame)
+        self._command = command.stub(*KEPT_FIELDS) if command.principal.is_restricted else None
+
+    def held(self) -> bytes:
+        if self._command is None or not (reason := refusal_now(self._command)):
+            return self._frame
+        refused = denied(self._command, reason)
+        return encode_frame(self._command.reply(refused.code, {}, remark=reason))
 
 
 class Polls:
