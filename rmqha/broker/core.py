@@ -270,7 +270,7 @@ class BrokerCore:
         gets = self.statistics.group_gets
         told = self.pull, clock, metadata_leader, gets, self.pops
         group = GroupRequests(config, store, changes, topics, groups, offsets, clients, *told)
-        self.queries = QueryRequests(config, store.index, self._shell.wake_searches)
+        self.queries = QueryRequests(config, store.index, store, topics, self._shell.wake_searches)
         queries, locks = self.queries, LockRequests(self.locks, driver, self.topics, self.store)
         selectors = SelectorRequests(config)
         learned = self.driver.timeout

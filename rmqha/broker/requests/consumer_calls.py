@@ -93,7 +93,7 @@ class ConsumerCalls:
         found = self._log.verified_record_at(offset)
         if found is None or offset + len(found.data) > self._log.confirm_offset:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
-        require_reader(command, found.record, None)
+        require_reader(command, found.record, None, self._topics)
         return bytes(found.data)
 
     def _status(self, channel: Channel, command: Command) -> None:

@@ -287,5 +287,5 @@ class ConsumerRequests:
         found = self._log.verified_record_at(offset)
         if found is None or offset + len(found.data) > self._log.confirm_offset:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
-        require_reader(command, found.record, command.ext.get("topic"))
+        require_reader(command, found.record, command.ext.get("topic"), self._topics)
         return command.reply(body=bytes(found.data))

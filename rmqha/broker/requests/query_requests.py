@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple, Protocol
 
-from rmqha.broker.requests.record_access import was_refused
+from rmqha.broker.requests.record_access import DeletedTopics, was_refused
 from rmqha.broker.requests.request import Channel, Handler, RequestError, Shares, Work, number, text, truth
+from rmqha.broker.tables.topics import TopicConfig
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import StoreError, UsageError
+from rmqha.model.principal import Principal
 from rmqha.store.index.index_key import INDEX_KEY_TYPE, INDEX_UNIQUE_TYPE
-from rmqha.store.index.index_service import IndexSearch, IndexService, QueryResult
+from rmqha.store.index.index_service import (
+    MAX_QUERY_COUNT,
+    HitFilter,
+    IndexSearch,
+    IndexService,
+    QueryResult,
+    take_all,
+)
+from rmqha.store.index.queue_search import QueueSearch, QueuesOfTopics, Wanted
 from rmqha.wire.command import Command
 
 DEFAULT_QUERY_MAX_COUNT = 32
@@ -25,18 +37,59 @@ MAX_SEARCH_COUNT_OF_ONE = 4
 """Long searches of one connection."""
 
 
+class KnownTopics(DeletedTopics, Protocol):
+    """Port to the topics; `TopicTable` is one."""
+
+    def get(self, name: str) -> TopicConfig | None: ...
+
+
+class KeySearch:
+    """Search in the index; if too many entries of other keys stand in front there, in the queues of the topic."""
+
+    def __init__(self, in_index: IndexSearch, begin_in_queues: Callable[[int], QueueSearch]) -> None:
+        """`begin_in_queues` gets the time of the newest message."""
+        self._in_index = in_index
+        self._begin_in_queues = begin_in_queues
+        self._given_up: QueryResult | None = None
+        """Result of the index, where it is not complete."""
+        self._in_queues: QueueSearch | None = None
+
+    def enter(self) -> bool:
+        """Do as `IndexSearch.enter`."""
+        return self._in_index.enter()
+
+    def step(self) -> QueryResult | None:
+        """Walk on; the result, None if there is more to walk. Raises StoreError."""
+        if self._given_up is None or self._in_queues is None:
+            result = self._in_index.step()
+            if result is None or result.records or result.is_complete:
+                return result
+            self._given_up, self._in_queues = result, self._begin_in_queues(result.last_timestamp_ms)
+            return None
+        if not self._in_queues.step():
+            return None
+        return replace(self._given_up, records=self._in_queues.records(), is_complete=self._in_queues.is_complete)
+
+
 class _Search(NamedTuple):
     channel: Channel
     command: Command
-    walk: IndexSearch
+    walk: KeySearch
 
 
 class QueryRequests:
     """Queries on master and slaves, each from its dispatched records. A search of more than one step is queued: `step`
     continues the next one. `search_soon` is called when there is one."""
 
-    def __init__(self, config: BrokerConfig, index: IndexService, search_soon: Callable[[], None]) -> None:
-        self._index = index
+    def __init__(
+        self,
+        config: BrokerConfig,
+        index: IndexService,
+        log: QueuesOfTopics,
+        topics: KnownTopics,
+        search_soon: Callable[[], None],
+    ) -> None:
+        self._index, self._log, self._topics = index, log, topics
         self._search_soon = search_soon
         self._searches: dict[str, deque[_Search]] = {}
         """Searches by account (access key): those of one are continued in turn, and so are the accounts."""
@@ -95,7 +148,8 @@ class QueryRequests:
         if truth(command, "_UNIQUE_KEY_QUERY"):
             index_type, max_count = INDEX_UNIQUE_TYPE, DEFAULT_QUERY_MAX_COUNT
         try:
-            search = self._index.search(topic, key, max_count, begin_ms, end_ms, index_type)
+            wanted = Wanted(topic, key, max_count, begin_ms, end_ms, index_type, self._filter_for(command.principal))
+            search = KeySearch(self._index.search(*wanted), partial(self._in_queues, wanted))
             while search.enter():
                 yield
         except (StoreError, UsageError) as error:
@@ -105,7 +159,20 @@ class QueryRequests:
             self._wait_in_line(channel, command, search)
         return reply
 
-    def _wait_in_line(self, channel: Channel, command: Command, search: IndexSearch) -> None:
+    def _filter_for(self, principal: Principal) -> HitFilter:
+        """Filter of the records that the account may have: only admins get what was sent to a deleted topic."""
+        if not principal.is_restricted or principal.is_admin:
+            return take_all
+        is_of_deleted = self._topics.is_of_deleted
+        return lambda record: not is_of_deleted(record.topic, record.queue_id, record.queue_offset)
+
+    def _in_queues(self, wanted: Wanted, last_timestamp_ms: int) -> QueueSearch:
+        topic = self._topics.get(wanted.topic)
+        count = 0 if topic is None else max(topic.read_queue_count, topic.write_queue_count)
+        wanted = wanted._replace(max_count=min(wanted.max_count, MAX_QUERY_COUNT))
+        return QueueSearch(self._log, range(count), wanted, last_timestamp_ms)
+
+    def _wait_in_line(self, channel: Channel, command: Command, search: KeySearch) -> None:
         principal = command.principal
         waiting = self._searches.get(principal.access_key, deque())
         own_count = sum(item.channel is channel for items in self._searches.values() for item in items)
@@ -115,7 +182,7 @@ class QueryRequests:
         self._searches[principal.access_key] = waiting
         self._search_soon()
 
-    def _walked(self, command: Command, search: IndexSearch) -> Command | None:
+    def _walked(self, command: Command, search: KeySearch) -> Command | None:
         try:
             result = search.step()
         except StoreError as error:
@@ -132,8 +199,8 @@ class QueryRequests:
         if not result.is_complete:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
-                f"too many entries of the index stand before those of {command.ext['key']!r}; ask for an earlier "
-                "endTimestamp",
+                f"too many entries of the index stand before those of {command.ext['key']!r}, and the topic has too "
+                "many messages: ask for a shorter time between beginTimestamp and endTimestamp",
             )
         return command.reply(
             ResponseCode.QUERY_NOT_FOUND, ext, remark="can not find message, maybe time range not correct"

@@ -1,10 +1,13 @@
 """Rights of a request's account on the record that it names by an offset or an id. No trio.
 
 The topic in such a request is only a claim: the record itself names its topic. A record in a topic where the broker
-keeps messages of all others belongs to the topic of its destination.
+keeps messages of all others belongs to the topic of its destination. A topic of the name of a deleted one has nothing
+of that one.
 """
 
 from __future__ import annotations
+
+from typing import Protocol
 
 from rmqha.broker.requests.request import Channel, RequestError
 from rmqha.model.access import Needs, Permission, is_mixed
@@ -21,6 +24,14 @@ from rmqha.wire.auth.accesses import refusal_now
 from rmqha.wire.command import Command
 
 
+class DeletedTopics(Protocol):
+    """Port to what is known of deleted topics; `TopicTable` is one."""
+
+    def is_of_deleted(self, name: str, queue_id: int, queue_offset: int) -> bool: ...
+
+    def has_deleted(self, name: str) -> bool: ...
+
+
 def owner_topic(record: Record) -> str:
     """Topic whose rights protect a record."""
     return (_property(record, PROPERTY_REAL_TOPIC) if is_mixed(record.topic) else "") or record.topic
@@ -35,14 +46,25 @@ def require_owner(command: Command, record: Record, permission: Permission) -> N
         raise denied(command, reason, f"account {principal.access_key} has {told}")
 
 
-def require_reader(command: Command, record: Record, named_topic: str | None) -> None:
-    """Raises RequestError if the account may not read the record, or if the request names a topic that is none of the
-    record's names."""
+def require_reader(command: Command, record: Record, named_topic: str | None, topics: DeletedTopics) -> None:
+    """Raises RequestError if the account may not read the record, if the request names a topic that is none of the
+    record's names, or if the record was sent to a deleted topic: its rights are those of another topic now."""
     if not command.principal.is_restricted:
         return
     require_owner(command, record, Permission.SUB)
     if named_topic and named_topic not in _topics_of(record):
         raise denied(command, f"the message at {record.phy_offset} is none of topic {named_topic}")
+    if not command.principal.is_admin and _is_of_deleted(record, topics):
+        raise denied(command, f"the message at {record.phy_offset} was sent to a topic that has been deleted")
+
+
+def _is_of_deleted(record: Record, topics: DeletedTopics) -> bool:
+    """True also of a message that waited for its topic, if there was a deleted one of that name: its place there is
+    not known."""
+    owner = owner_topic(record)
+    if owner != record.topic:
+        return topics.has_deleted(owner)
+    return topics.is_of_deleted(owner, record.queue_id, record.queue_offset)
 
 
 def is_meant(record: Record, named_id: str, named_topic: str) -> bool:

@@ -167,7 +167,7 @@ class SendBackProcessor:
             raise RequestError(code, remark)
         group, phy_offset = text(command, "group"), number(command, "offset")
         if command.principal.is_restricted and (found := self._find(phy_offset)) is not None:
-            require_reader(command, found, command.ext.get("originTopic"))
+            require_reader(command, found, command.ext.get("originTopic"), self._rules.topics)
         settings = self._rules.settings(group, command.principal)
         self._rules.require_sends()
         queue_count = int(settings["retryQueueNums"])

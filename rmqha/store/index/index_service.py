@@ -40,6 +40,13 @@ CLOSE_LIMIT_BYTES = 64 * 1024 * 1024
 """Log that a clean stop still indexes; what is behind that is made after the next start."""
 
 
+HitFilter = Callable[[DispatchedRecord], bool]
+
+
+def take_all(record: DispatchedRecord) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class QueryResult:
     """Answer to a query by key. `records` are whole records in the log's own bytes, the newest first. `is_complete` is
@@ -56,9 +63,17 @@ class IndexSearch:
     """One query. A key may stand in very many entries, so it walks them in steps."""
 
     def __init__(
-        self, index: IndexService, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, index_type: str
+        self,
+        index: IndexService,
+        topic: str,
+        key: str,
+        max_count: int,
+        begin_ms: int,
+        end_ms: int,
+        index_type: str,
+        takes: HitFilter,
     ) -> None:
-        self._index = index
+        self._index, self._takes = index, takes
         self._topic, self._key, self._index_type = topic, key, index_type
         self._max_count, self._begin_ms, self._end_ms = max_count, begin_ms, end_ms
         self._wanted = key_hash(topic, key, index_type)
@@ -109,6 +124,7 @@ class IndexSearch:
             record.topic == self._topic
             and self._begin_ms <= record.store_timestamp_ms <= self._end_ms
             and has_key(record.properties, self._key, self._index_type)
+            and self._takes(record)
         ):
             self._found.append((hit, record.size_bytes))
         return len(record.properties)
@@ -206,11 +222,21 @@ class IndexService:
             pass
         return result
 
-    def search(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, index_type: str) -> IndexSearch:
-        """Search as `query` does, for a caller that does something else between its steps."""
+    def search(
+        self,
+        topic: str,
+        key: str,
+        max_count: int,
+        begin_ms: int,
+        end_ms: int,
+        index_type: str,
+        takes: HitFilter = take_all,
+    ) -> IndexSearch:
+        """Search as `query` does, for a caller that does something else between its steps. `takes`: filter of the
+        records that have the key."""
         if not self.is_enabled:
             raise UsageError("this broker keeps no index of keys (messageIndexEnable=false); set the key to true")
-        return IndexSearch(self, topic, key, min(max_count, MAX_QUERY_COUNT), begin_ms, end_ms, index_type)
+        return IndexSearch(self, topic, key, min(max_count, MAX_QUERY_COUNT), begin_ms, end_ms, index_type, takes)
 
     def require_sound(self) -> None:
         """Raise StoreError if nothing more can be entered."""

@@ -10,7 +10,8 @@ from rmqha.broker.requests.query_requests import FRAME_SPARE_BYTES, MAX_SEARCH_C
 from rmqha.broker.requests.request import RequestError
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import encode_properties
-from rmqha.store.index import index_service
+from rmqha.store.index import index_service, queue_search
+from rmqha.store.index.index_key import key_hash
 from rmqha.store.log.record import decode
 from rmqha.wire.command import Command
 from tests.broker.requests.test_pull import bodies
@@ -85,7 +86,7 @@ def test_an_answer_fits_into_a_frame(broker: Broker) -> None:
         put(broker, b"%d" % number * 1000, KEYS="k")
     whole = broker.ask(query("k"))
     size = len(whole.body) // 5
-    requests = QueryRequests(broker.config, broker.store.index, lambda: None)
+    requests = QueryRequests(broker.config, broker.store.index, broker.store, broker.core.topics, lambda: None)
     for limit, expected in ((3 * size, 3), (3 * size - 1, 2), (1, 1)):
         requests._body_limit_bytes = limit
         reply = asked(requests, FakeChannel(), query("k"))
@@ -189,3 +190,70 @@ def test_runtime_info_says_how_far_behind_the_queues_are_and_not_the_index(broke
     reply = broker.ask(Command(RequestCode.GET_BROKER_RUNTIME_INFO))
     assert b"index" not in bytes(reply.body)
     assert b'"dispatchBehindBytes":"0"' in bytes(reply.body)
+
+
+# --- keys of the same hash --------------------------------------------------------------------------------------------
+HIDDEN, HIDING = "Aa", "BB"
+"""Topics whose keys have the same hashes."""
+MINUTE_MS = 60_000
+
+
+def hide(broker: Broker, monkeypatch: pytest.MonkeyPatch, count: int = 8) -> list[int]:
+    """Messages of one topic, a minute apart in several queues; then more of the other than a search passes over.
+    Returns the times of the former."""
+    monkeypatch.setattr(index_service, "WALK_COUNT", 5)
+    assert key_hash(HIDDEN, "x") == key_hash(HIDING, "x")
+    times = []
+    for number in range(count):
+        properties = encode_properties({"KEYS": "x" if number % 2 else "y", "UNIQ_KEY": f"U{number}"}).decode()
+        assert broker.ask(send_command(HIDDEN, number % 4, b"%d" % number, i=properties)).code == 0
+        times.append(broker.clock.wall_ms())
+        broker.clock.ms += MINUTE_MS
+    for number in range(10):
+        keys = " ".join(["x", "y", *(f"U{item}" for item in range(count))])
+        properties = encode_properties({"KEYS": keys, "UNIQ_KEY": f"H{number}"}).decode()
+        assert broker.ask(send_command(HIDING, 0, b"hiding", i=properties)).code == 0
+    return times
+
+
+def test_keys_of_one_topic_hide_none_of_another(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who may send to any topic made every key of all others unfindable."""
+    times = hide(broker, monkeypatch)
+    assert bodies(broker.ask(query("x", topic=HIDDEN))) == [b"1", b"3", b"5", b"7"]
+    assert bodies(broker.ask(query("x", topic=HIDDEN, maxNum="2"))) == [b"5", b"7"], "the newest"
+    assert bodies(broker.ask(query("U6", "U", topic=HIDDEN, _UNIQUE_KEY_QUERY="true"))) == [b"6"]
+    within = {"beginTimestamp": str(times[3]), "endTimestamp": str(times[5])}
+    assert bodies(broker.ask(query("x", topic=HIDDEN, **within))) == [b"3", b"5"]
+    just_within = {"beginTimestamp": str(times[3] + 1), "endTimestamp": str(times[5] - 1)}
+    assert bodies(broker.ask(query("y", topic=HIDDEN, **just_within))) == [b"4"]
+    for missing in (query("none", topic=HIDDEN), query("x", topic=HIDDEN, beginTimestamp=str(times[7] + 1))):
+        assert broker.ask(missing).code == ResponseCode.QUERY_NOT_FOUND
+
+
+def test_a_topic_with_too_many_messages_is_searched_for_a_shorter_time(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = hide(broker, monkeypatch)
+    monkeypatch.setattr(queue_search, "QUEUE_WALK_COUNT", 3)
+    reply = broker.ask(query("U1", topic=HIDDEN))
+    assert reply.code == ResponseCode.SYSTEM_ERROR and "ask for a shorter time" in (reply.remark or "")
+    assert bodies(broker.ask(query("U1", topic=HIDDEN, endTimestamp=str(times[2])))) == [b"1"]
+
+
+def test_a_search_of_queues_is_done_in_steps(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    hide(broker, monkeypatch, 40)
+    monkeypatch.setattr(queue_search, "QUEUE_STEP_COUNT", 4)
+    monkeypatch.setattr(queue_search, "UNITS_AT_A_TIME", 3)
+    broker.shell.searches = False
+    channel = FakeChannel()
+    assert asked(broker.core.queries, channel, query("U1", topic=HIDDEN)) is None
+    steps = 1
+    while broker.core.queries.step():
+        steps += 1
+    assert bodies(channel.one()) == [b"1"] and steps > 38 // 4
+
+
+def test_a_topic_that_is_not_there_is_not_said_to_lack_the_key(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    hide(broker, monkeypatch)
+    broker.core.topics.remove(HIDDEN)
+    assert broker.ask(query("x", topic=HIDDEN)).code == ResponseCode.SYSTEM_ERROR
