@@ -24,6 +24,7 @@ import yaml
 
 from rmqha import __version__
 from rmqha.cli.diagnosis.redact import is_secret, redact_bytes
+from rmqha.host.disk import RESERVE_NAME
 from rmqha.host.http.get import http_get
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
@@ -49,8 +50,8 @@ STORE_FILES = (
     "config/*",
 )
 """Files of a store; `rmqha.*` are our own small files."""
-PROBE_FILE = "rmqha.probe"
-"""Prefix of the names of files that the disk probe writes, which hold zeros."""
+FILES_OF_ZEROS = ("rmqha.probe", RESERVE_NAME)
+"""Prefixes of the names of files that hold zeros: the disk probe's, and the space reserve."""
 MACHINE_FILES = (
     "/etc/os-release",
     "/proc/loadavg",
@@ -207,7 +208,7 @@ def _take_store(bundle: Bundle, place: str, data: Path, patterns: Collection[str
     bundle.add_json(f"{place}/files.json", listing(data), str(data))
     for pattern in patterns:
         for path in sorted(data.glob(pattern)):
-            if path.is_file() and not path.name.startswith(PROBE_FILE):
+            if path.is_file() and not path.name.startswith(FILES_OF_ZEROS):
                 bundle.take(f"{place}/store/{path.relative_to(data)}", path, limit_bytes=SMALL_BYTES)
 
 

@@ -270,3 +270,17 @@ def test_wrong_usage_writes_nothing(
     with pytest.raises(error, match=words):
         run(*arguments)
     assert [path.name for path in tmp_path.iterdir()] == ["there.gz"]
+
+
+def test_files_of_zeros_are_neither_taken_nor_missed(tmp_path: Path) -> None:
+    state = stopped_cluster(tmp_path)
+    store = state.data_path(state.brokers[0])
+    store.mkdir(parents=True, exist_ok=True)
+    for name in ("rmqha.reserve", "rmqha.probe-1"):
+        (store / name).write_bytes(bytes(1024 * 1024))
+    (store / "rmqha.boot").write_bytes(b"{}")
+    made = Bundle(10_000_000)
+    take_cluster(made, state)
+    assert not [item for item in made.missing if "rmqha." in item["path"]]
+    taken = {Path(name).name for name in made.files}
+    assert "rmqha.boot" in taken and not taken & {"rmqha.reserve", "rmqha.probe-1"}
