@@ -115,13 +115,11 @@ def _in_turn(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Fourteen thousand tests stay until the end: no collection of garbage has to look at them again and again,
-    now or later."""
+    """Fourteen thousand tests stay until the end: no collection of garbage has to look at them again and again."""
     gc.disable()
     try:
         return (yield)
     finally:
-        gc.freeze()
         gc.enable()
 
 
