@@ -103,7 +103,7 @@ def bootstrap_addresses(namesrv: str | None, controller: str | None, directory: 
 
 def advise_on(asked: BootstrapAddresses) -> None:
     """Say how to get or name a cluster if nobody had named one, so that the quick start's address was asked."""
-    if asked == QUICK_START:
+    if asked is QUICK_START:  # the same address may also have been named
         click.echo(NO_CLUSTER, err=True)
 
 

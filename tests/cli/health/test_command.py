@@ -79,6 +79,8 @@ def test_without_a_cluster_it_says_how_to_get_one(
     assert done.returncode == 2 and nobody in done.stdout
     assert done.stderr.startswith("rmqha: no cluster is known here") and "start one with `rmqha up`" in done.stderr
     assert rmqha_in(tmp_path, *words, "--namesrv", nobody).stderr == "", "the user has named it"
+    monkeypatch.setenv("RMQHA_NAMESRV", nobody)
+    assert rmqha_in(tmp_path, *words).stderr == "", "the variable has named it"
 
 
 async def test_from_one_name_server_it_finds_everybody() -> None:

@@ -19,7 +19,7 @@ from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig, parse_properties
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError
-from rmqha.ops.asking import ask, ask_leader, ask_state
+from rmqha.ops.asking import ASK_TIMEOUT_MS, ask, ask_leader, ask_state
 from rmqha.ops.cluster_view import DAMAGE_FIX, RIVALS_FIX, STALL_FIX, damage_words, rivals_words, unsaved_words
 from rmqha.ops.finding import Finding, ok, warn, wrong
 from rmqha.ops.local.node_kind import NodeKind
@@ -308,7 +308,8 @@ async def _controllers(
         try:
             with trio.fail_after(timeout_s):
                 # each of them may be silent, and so may the leader that one names
-                reply, _ = await ask_leader(client, addresses, request, round(timeout_s * 1000 / (len(addresses) + 1)))
+                each_ms = max(ASK_TIMEOUT_MS, round(timeout_s * 1000 / (len(addresses) + 1)))
+                reply, _ = await ask_leader(client, addresses, request, each_ms)
             record = json.loads(bytes(reply.body))
             findings += judge_record(name, members, store_facts, record)
         except (trio.TooSlowError, UnreachableError) as error:
