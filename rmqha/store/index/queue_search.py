@@ -11,6 +11,7 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple, Protocol
 
 from rmqha.model.offset import QueueOffset
+from rmqha.store.cold_range import Bounds, ColdRange
 from rmqha.store.index.index_key import has_key
 from rmqha.store.log.record import BadRecordError, locate
 from rmqha.store.queue.dispatcher import DispatchedRecord
@@ -19,12 +20,14 @@ from rmqha.store.reader import Unit
 QUEUE_WALK_COUNT = 100_000
 """Messages that one search reads."""
 QUEUE_STEP_COUNT = 32
-"""Messages of one step: each may have to be read from the disk."""
+"""Messages of one step. It ends early behind one that had to be read from the disk."""
 QUEUE_STEP_BYTES = 64 * 1024
 """Bytes of properties after which a step ends."""
 RANGES_PER_STEP = 4
 """Queues whose range is searched for in one step."""
 UNITS_AT_A_TIME = 64
+MAX_UNITS = 4096
+"""Queue entries that a search keeps in memory, unless it has more queues."""
 
 
 class QueuesOfTopics(Protocol):
@@ -35,6 +38,8 @@ class QueuesOfTopics(Protocol):
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> QueueOffset: ...
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[Unit]: ...
+
+    def memory_bounds(self, topic: str, queue_id: int, offset: int, count: int) -> Bounds | ColdRange: ...
 
     def record_at(self, phy_offset: int) -> memoryview | None: ...
 
@@ -61,14 +66,15 @@ class QueueSearch:
         self._last_timestamp_ms = last_timestamp_ms
         self._unknown = list(queue_ids)
         """Queues whose range is not known yet."""
+        self._units_at_a_time = max(1, min(UNITS_AT_A_TIME, MAX_UNITS // max(1, len(self._unknown))))
         self._lows: dict[int, int] = {}
         self._units: dict[int, list[Unit]] = {}
         """Next entries of each queue, the newest last."""
         self._heads: list[tuple[int, int, int]] = []
         """Heap of (−physical offset, queue id, queue offset): the newest entry of each queue that is left."""
         self._passed = 0
-        self._found: list[int] = []
-        """Physical offsets of what is given."""
+        self._found: list[tuple[int, int, int]] = []
+        """Physical offset, queue id and queue offset of what is given."""
         self.is_complete = bool(self._unknown)
 
     def step(self) -> bool:
@@ -89,16 +95,22 @@ class QueueSearch:
                 return True
             self._passed += 1
             place, queue_id, queue_offset = heappop(self._heads)
-            left_bytes -= self._compare(-place, queue_id, queue_offset)
+            if isinstance(self._log.memory_bounds(self._wanted.topic, queue_id, queue_offset, 1), ColdRange):
+                left_bytes = 0
+            view, size_bytes = self._compared(-place, queue_id, queue_offset)
+            left_bytes -= size_bytes
+            if view is not None:
+                self._found.append((-place, queue_id, queue_offset))
             if (head := self._head(queue_id, queue_offset - 1)) is not None:
                 heappush(self._heads, head)
-            if left_bytes < 0:
+            if left_bytes <= 0:
                 break
         return False
 
     def records(self) -> list[memoryview]:
-        """The messages that were found, the newest first, in the log's own bytes."""
-        views = map(self._log.record_at, self._found)
+        """The messages that were found, the newest first, in the log's own bytes. They are compared again: the log may
+        have been cut since, and filled with others."""
+        views = (self._compared(*place)[0] for place in self._found)
         return [view for view in views if view is not None]
 
     def _begin(self, queue_id: int) -> None:
@@ -119,7 +131,7 @@ class QueueSearch:
         if queue_offset < low:
             return None
         if not units:
-            first = max(low, queue_offset - UNITS_AT_A_TIME + 1)
+            first = max(low, queue_offset - self._units_at_a_time + 1)
             units += self._log.units(self._wanted.topic, queue_id, first, queue_offset - first + 1)
             if len(units) != queue_offset - first + 1:
                 self.is_complete = False  # a queue of batches, or what it begins with was removed
@@ -128,24 +140,23 @@ class QueueSearch:
         phy_offset, _, _ = units.pop()
         return -phy_offset, queue_id, queue_offset
 
-    def _compare(self, phy_offset: int, queue_id: int, queue_offset: int) -> int:
-        """Compare a message with what is wanted. Returns the size (bytes) of its properties."""
+    def _compared(self, phy_offset: int, queue_id: int, queue_offset: int) -> tuple[memoryview | None, int]:
+        """The record of a queue's entry if it is wanted, else None; and the size (bytes) of its properties."""
         wanted, view = self._wanted, self._log.record_at(phy_offset)
         if view is None:
-            return 0
+            return None, 0
         try:
             parts = locate(view, 0, len(view), phy_offset)
         except BadRecordError:
-            return 0
+            return None, 0
         size, flag, own_id, own_offset, _, _, topic_at, topic_size, at, properties_size, stored = parts
         topic = str(view[topic_at : topic_at + topic_size], "utf-8", "replace")
         properties = bytes(view[at : at + properties_size])
         record = DispatchedRecord(phy_offset, size, topic, own_id, own_offset, flag, stored, properties)
-        if (
+        is_wanted = (
             (topic, own_id, own_offset) == (wanted.topic, queue_id, queue_offset)
             and wanted.begin_ms <= stored <= wanted.end_ms
             and has_key(properties, wanted.key, wanted.index_type)
             and wanted.takes(record)
-        ):
-            self._found.append(phy_offset)
-        return properties_size
+        )
+        return (view if is_wanted else None), properties_size

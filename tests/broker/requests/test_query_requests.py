@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -10,8 +10,11 @@ from rmqha.broker.requests.query_requests import FRAME_SPARE_BYTES, MAX_SEARCH_C
 from rmqha.broker.requests.request import RequestError
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import encode_properties
+from rmqha.store.cold_range import NO_BOUNDS, Bounds, ColdRange
 from rmqha.store.index import index_service, queue_search
-from rmqha.store.index.index_key import key_hash
+from rmqha.store.index.index_key import INDEX_KEY_TYPE, key_hash
+from rmqha.store.index.index_service import take_all
+from rmqha.store.index.queue_search import QueueSearch, Wanted
 from rmqha.store.log.record import decode
 from rmqha.wire.command import Command
 from tests.broker.requests.test_pull import bodies
@@ -251,6 +254,78 @@ def test_a_search_of_queues_is_done_in_steps(broker: Broker, monkeypatch: pytest
     while broker.core.queries.step():
         steps += 1
     assert bodies(channel.one()) == [b"1"] and steps > 38 // 4
+
+
+class WatchedLog:
+    """The queues of a broker, with what one search asks of them."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._store = broker.core.store
+        self.counts: list[int] = []
+        """Entries of each read of a queue."""
+        self.cold: set[int] = set()
+        """Queue offsets that are not in memory, of each queue."""
+        self.replaced: dict[int, int] = {}
+        """Physical offsets at which another record stands now, and where that one was."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
+        self.counts.append(count)
+        return self._store.units(topic, queue_id, offset, count)
+
+    def memory_bounds(self, topic: str, queue_id: int, offset: int, count: int) -> Bounds | ColdRange:
+        return ColdRange(0, 0, 0, 0) if offset in self.cold else NO_BOUNDS
+
+    def record_at(self, phy_offset: int) -> memoryview | None:
+        return self._store.record_at(self.replaced.get(phy_offset, phy_offset))
+
+
+def wanted(key: str) -> Wanted:
+    return Wanted(HIDDEN, key, 64, 0, 1 << 62, INDEX_KEY_TYPE, take_all)
+
+
+def steps_of(search: QueueSearch) -> int:
+    count = 1
+    while not search.step():
+        count += 1
+    return count
+
+
+def test_a_search_keeps_few_entries_of_many_queues(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,024 queues with 64 entries each took 10 MB, and 256 searches wait in turns."""
+    hide(broker, monkeypatch, 40)
+    for queue_count, most in ((4, 10), (2048, 2)):
+        log = WatchedLog(broker)
+        search = QueueSearch(log, range(queue_count), wanted("x"), 1 << 62)
+        steps_of(search)
+        assert len(search.records()) == 20 and max(log.counts) == most
+
+
+def test_a_step_ends_behind_a_message_that_the_disk_must_be_waited_for(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hide(broker, monkeypatch, 40)
+    warm, cold = WatchedLog(broker), WatchedLog(broker)
+    cold.cold = set(range(10))
+    warm_count, cold_count = (steps_of(QueueSearch(log, range(4), wanted("x"), 1 << 62)) for log in (warm, cold))
+    assert warm_count <= 4 and cold_count >= 40
+
+
+def test_a_record_that_another_one_has_replaced_since_is_not_given(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that is cut between two steps may hold others' messages there."""
+    hide(broker, monkeypatch)
+    log = WatchedLog(broker)
+    search = QueueSearch(log, range(4), wanted("x"), 1 << 62)
+    steps_of(search)
+    (foreign, _, _), *_ = broker.core.store.units(HIDING, 0, 0, 1)
+    newest, *_ = broker.core.store.units(HIDDEN, 3, 1, 1)
+    assert len(search.records()) == 4
+    log.replaced[newest[0]] = foreign
+    assert len(search.records()) == 3
 
 
 def test_a_topic_that_is_not_there_is_not_said_to_lack_the_key(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
