@@ -213,14 +213,14 @@ class DurableRaftLog:
             tracer.event("raft_log_recovery", node=node_id, finding=line)
 
     def persist(self, ready: Ready) -> None:
-        """Make the content of `ready` durable; blocks. After an OSError the node must end: the durable state is unknown
-        until the files are read again."""
+        """Make the content of `ready` durable; blocks. After an OSError or a StoreError the node must end: the durable
+        state is unknown until the files are read again."""
         for step in self.steps(ready):
             step()
 
     def steps(self, ready: Ready) -> Iterator[Callable[[], None]]:
         """The durable changes that `ready` asks for; each blocks. One that raises NoRoomError has changed nothing, and
-        is to be repeated when there is room; after another OSError the node must end, as for `persist`."""
+        is to be repeated when there is room; after any other error the node must end, as for `persist`."""
         self._hard_state = ready.hard_state or self._hard_state
         base_index = self._last_index
         if ready.snapshot is not None:
@@ -256,7 +256,12 @@ class DurableRaftLog:
             _snapshot_crc(snapshot),
         )
         with self._room_errors():
-            self._write_new_snapshot(head + snapshot.configuration, memoryview(snapshot.data))
+            try:
+                self._write_new_snapshot(head + snapshot.configuration, memoryview(snapshot.data))
+            except OSError as error:
+                if is_no_room(error):
+                    self._drop_new_snapshot()  # a part of it would hold the room that the log's frames need
+                raise
         self._snapshot_index = snapshot.index
 
     def _write_new_snapshot(self, head: bytes, data: memoryview) -> None:
@@ -274,6 +279,11 @@ class DurableRaftLog:
             file.close()
         self._disk.rename(temporary, f"{self._path}/snapshot")
 
+    def _drop_new_snapshot(self) -> None:
+        temporary = f"{self._path}/{TEMPORARY_SNAPSHOT}"
+        if self._disk.exists(temporary):
+            self._disk.remove(temporary)
+
     def close(self) -> None:
         self._file.close()
         self._mark.close()
@@ -290,7 +300,7 @@ class DurableRaftLog:
             try:
                 self._file.append(frame.encode(size_bytes))
             except OSError:
-                self._file.truncate(size_bytes)  # a part of the frame may have had room
+                self._cut_part_frame(size_bytes)
                 raise
         self._file.sync()
         self._mark.raise_to(_place(self._segments[-1].name, self._file.size_bytes))
@@ -298,6 +308,17 @@ class DurableRaftLog:
         self._last_index = frame.entries[-1].index if frame.entries else frame.base_index
         segment = self._segments[-1]
         segment.last_index = max(segment.last_index, self._last_index)
+
+    def _cut_part_frame(self, size_bytes: int) -> None:
+        """Cut what had room of a frame that had none. Raises StoreError, no NoRoomError, if the cut has none either: a
+        frame behind such a part could not be read again."""
+        try:
+            self._file.truncate(size_bytes)
+        except OSError as error:
+            if is_no_room(error):
+                doing = "cut a part of a frame from the controllers' log"
+                raise StoreError(os_sentence(self._disk, self._path, doing, error)) from error
+            raise
 
     @contextmanager
     def _room_errors(self) -> Iterator[None]:

@@ -51,6 +51,8 @@ class Narrow(SimDisk):
     """A disk with room for so many bytes; an append takes what there is before it fails."""
 
     room_bytes = 1 << 20
+    refused_cuts = 0
+    """Number of next cuts of a file that have no room either, as where blocks are copied on write."""
 
     def step(self, kind: str, size_bytes: int = 0, *, grow: bool = False) -> int | None:
         if grow or kind == "create":
@@ -73,6 +75,13 @@ class NarrowFile(SimAppendFile):
         if room_bytes < len(data):
             super().append(memoryview(data)[:room_bytes])
         super().append(data)
+
+    def truncate(self, size_bytes: int) -> None:
+        assert isinstance(self._disk, Narrow)
+        if self._disk.refused_cuts:
+            self._disk.refused_cuts -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().truncate(size_bytes)
 
 
 @dataclass
@@ -195,6 +204,30 @@ def test_what_has_no_room_changes_nothing_and_is_written_later(seed: int) -> Non
             log = open_log(disk)
             assert log.stored == model.stored()
     assert refused_count > 10
+
+
+def test_a_part_of_a_snapshot_leaves_its_room_to_the_log() -> None:
+    disk = Narrow(SimPrng(1))
+    log = open_log(disk)
+    disk.room_bytes = 1000
+    with pytest.raises(NoRoomError, match="No space left on device"):
+        log.write_snapshot(Snapshot(RaftIndex(1), Term(1), b"x" * 5000))
+    assert not disk.exists("raft/snapshot.new")
+
+
+@pytest.mark.parametrize("part_bytes", [0, 1, 30])
+def test_a_part_of_a_frame_that_cannot_be_cut_ends_the_node(part_bytes: int) -> None:
+    """A frame behind the part would make the next start refuse the log."""
+    disk = Narrow(SimPrng(1))
+    log = open_log(disk, segment_bytes=4000)
+    log.persist(ready(HardState(Term(1), "n1"), new=entries(1, 2)))
+    disk.room_bytes, disk.refused_cuts = part_bytes, 1
+    with pytest.raises(StoreError, match="cannot cut a part of a frame") as found:
+        log.persist(ready(new=entries(3, 2)))
+    assert not isinstance(found.value, NoRoomError), "nobody writes again behind it"
+    disk.room_bytes = 1 << 20
+    disk.crash(power_loss=False)
+    assert open_log(disk, segment_bytes=4000).stored.entries == entries(1, 2)
 
 
 def test_what_was_only_in_the_page_cache_is_synced_when_it_is_read() -> None:
