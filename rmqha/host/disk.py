@@ -353,7 +353,8 @@ class HostAppendFile:
 
 
 class SpaceReserve:
-    """Space that a locked directory keeps for its small files: tables, epochs, the boot file, a controller's vote.
+    """Space that a locked directory keeps for its small files: tables, epochs, the boot file, a controller's overrides.
+    A frame of a controller's log, such as a vote, has no part in it.
 
     They are replaced as wholes, so each write needs a free block and a free inode, even where the new content is no
     longer than the old. On a full disk the reserve file is removed for the time of the write: what the old content held
@@ -362,11 +363,11 @@ class SpaceReserve:
     def __init__(self, directory: Path) -> None:
         self._path = directory / RESERVE_NAME
         self._guard = Lock()
-        self._is_kept = False
+        self._is_whole = False
 
     def keep(self) -> None:
-        """Make the file, unless it is there, as large as there is room for."""
-        if not self._is_kept:
+        """Make the file, or make it larger, unless it is whole."""
+        if not self._is_whole:
             with self._guard:
                 self._make()
 
@@ -374,8 +375,9 @@ class SpaceReserve:
     def released(self) -> Iterator[bool]:
         """Release the space within the block: True unless there was none."""
         with self._guard:
-            self._is_kept = False
+            self._is_whole = False
             try:
+                released_bytes = self._path.lstat().st_blocks * STAT_BLOCK_BYTES
                 self._path.unlink()
             except FileNotFoundError:
                 yield False
@@ -383,33 +385,38 @@ class SpaceReserve:
             try:
                 yield True
             finally:
-                self._make()
+                self._make(released_bytes)
 
-    def _make(self) -> None:
+    def _make(self, released_bytes: int = 0) -> None:
         with suppress(OSError):  # the disk is full, or was made read-only: the next write tries again
             fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
             try:
-                self._is_kept = _allocate_reserve(fd)
+                size_bytes = _allocate_reserve(fd, released_bytes)
             finally:
                 os.close(fd)
-            if not self._is_kept:
+            self._is_whole = size_bytes >= RESERVE_SIZE_BYTES
+            if size_bytes < LEAST_RESERVE_BYTES:
                 self._path.unlink()
 
 
-def _allocate_reserve(fd: int) -> bool:
-    """Allocate blocks for the reserve, fewer where the disk has no more; False if it has none."""
+def _allocate_reserve(fd: int, released_bytes: int) -> int:
+    """Allocate blocks for the reserve: half of those that are free, so that other files can still grow, but as many as
+    were just released. Returns its size (bytes)."""
     own_bytes = os.fstat(fd).st_blocks * STAT_BLOCK_BYTES
-    size_bytes = min(RESERVE_SIZE_BYTES, own_bytes + _free_bytes(fd))
+    room_bytes = own_bytes + _free_bytes(fd)
+    size_bytes = min(RESERVE_SIZE_BYTES, room_bytes, max(released_bytes, room_bytes // 2))
     while size_bytes >= LEAST_RESERVE_BYTES and size_bytes > own_bytes:
         try:
             os.posix_fallocate(fd, 0, size_bytes)
-            return True
+            return size_bytes
         except OSError as error:
             if error.errno not in _NO_SPACE:
                 raise
             os.ftruncate(fd, own_bytes)
+        if own_bytes >= LEAST_RESERVE_BYTES:
+            break  # one try a write
         size_bytes //= 2  # the file system needs blocks of its own, or a quota allows less
-    return own_bytes >= LEAST_RESERVE_BYTES
+    return own_bytes
 
 
 def _free_bytes(fd: int) -> int:

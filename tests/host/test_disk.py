@@ -20,7 +20,6 @@ import pytest
 from rmqha.host import disk as host_disk
 from rmqha.host.disk import READ_AHEAD_STEP_BYTES, HostDisk
 from rmqha.host.tracer import HostTracer
-from rmqha.model.offset import Buffer
 from rmqha.port import Disk
 from rmqha.sim.disk import SimDisk
 from rmqha.sim.prng import SimPrng
@@ -678,92 +677,6 @@ def test_what_is_locked_is_written_there_or_nowhere(tmp_path: Path) -> None:
     root.rename(aside)
     disk.write_atomic("a", b"y")
     assert (root / "a").read_bytes() == b"y", "who holds no lock makes what it needs"
-
-
-@pytest.fixture
-def full(host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[HostDisk]:
-    """A locked directory of a disk that has no block and no inode beside the space reserve."""
-    disk, root = host
-    reserve, write, making = root / host_disk.RESERVE_NAME, os.write, os.open
-    release = disk.lock("lock")
-    assert release is not None
-    disk.write_atomic("table", b"old")
-
-    def refused() -> None:
-        if reserve.exists():
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    def open_file(path: Path, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        if flags & os.O_CREAT and path != reserve:
-            refused()
-        return making(path, flags, mode, dir_fd=dir_fd)
-
-    def write_file(fd: int, data: Buffer) -> int:
-        refused()
-        return write(fd, data)
-
-    monkeypatch.setattr(os, "open", open_file)
-    monkeypatch.setattr(os, "write", write_file)
-    yield disk
-    release()
-
-
-def test_small_files_are_written_on_a_full_disk(full: HostDisk) -> None:
-    for content in (b"new", b"newer"):
-        full.write_atomic("table", content)
-        full.write_atomic("config/made", content)
-        assert (full.read("table"), full.read("config/made")) == (content, content)
-        assert full.size_bytes(host_disk.RESERVE_NAME) == host_disk.RESERVE_SIZE_BYTES, "it is kept for the next time"
-    with pytest.raises(OSError, match="No space left"):
-        full.open_append("log")
-
-
-def test_a_full_disk_without_a_reserve_is_an_error(full: HostDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    full.remove(host_disk.RESERVE_NAME)
-
-    def refused(fd: int, data: Buffer) -> int:
-        raise OSError(errno.EDQUOT, "Disk quota exceeded")
-
-    monkeypatch.setattr(os, "write", refused)
-    with pytest.raises(OSError, match="Disk quota exceeded"):
-        full.write_atomic("table", b"new")
-    assert full.read("table") == b"old"
-    monkeypatch.undo()
-    full.write_atomic("table", b"new")
-    assert full.exists(host_disk.RESERVE_NAME), "it is made again when there is room"
-
-
-def test_a_reserve_is_as_large_as_there_is_room_for(
-    host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk, root = host
-    found = os.statvfs(root)
-    room_bytes = 200 * 1024
-
-    def fstatvfs(fd: int) -> os.statvfs_result:
-        free_blocks = room_bytes // found.f_frsize
-        return os.statvfs_result((*found[:3], free_blocks, free_blocks, *found[5:]))
-
-    monkeypatch.setattr(os, "fstatvfs", fstatvfs)
-    release = disk.lock("lock")
-    assert release is not None
-    assert disk.size_bytes(host_disk.RESERVE_NAME) == room_bytes // found.f_frsize * found.f_frsize
-    release()
-    disk.remove(host_disk.RESERVE_NAME)
-    room_bytes = 0
-    release = disk.lock("lock")
-    assert release is not None
-    assert not disk.exists(host_disk.RESERVE_NAME)
-    release()
-
-
-def test_two_threads_share_the_reserve(full: HostDisk) -> None:
-    threads = [threading.Thread(target=full.write_atomic, args=(f"table{n}", b"new")) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(full.read(f"table{n}") == b"new" for n in range(8))
 
 
 def test_zeroing_needs_no_blocks(host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch) -> None:
