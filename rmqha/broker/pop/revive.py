@@ -519,7 +519,7 @@ class ReviveService:
             self._offsets.commit(group, topic, 0, 0)
 
     def _put_back(self, queue_id: int, checkpoint: CheckPoint, offset: int) -> NewMessage:
-        """Checkpoint of one unreadable message, delivered again later."""
+        """Checkpoint of one message that is unreadable, or whose retry topic has no room: delivered again later."""
         now_ms = self._clock.wall_ms()
         pause_ms = PUT_BACK_MS[min(checkpoint.put_times, len(PUT_BACK_MS) - 1)]
         later = CheckPoint(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, KeysView, Mapping, Sequence
 from functools import lru_cache
 from ipaddress import ip_address
+from types import MappingProxyType
 from typing import Protocol
 
 from rmqha.model.code import SEE_FAQ, ResponseCode
@@ -23,6 +24,7 @@ FORWARDED = "forwardedBy"
 UNWRITTEN = "unwritten"
 """Field of an answer to such a request: it was refused before any write, so it may be repeated."""
 Steps = Iterator[Pause | None]
+NO_ENDS: Mapping[str, Mapping[int, int]] = MappingProxyType({})
 
 
 class Channel(Protocol):
@@ -276,16 +278,26 @@ class Makers:
 
     def has_half(self, principal: Principal) -> bool:
         """True if the account can make no more."""
-        key = principal.access_key
-        has_half = self._counts[key] >= (self.most + 1) // 2 or 0 < self.max_chars <= 2 * self._chars[key]
+        has_half = self._has_half_of_count(principal) or self._has_half_of_chars(principal)
         return has_half and bool(principal.mark)
 
-    def fault(self, principal: Principal, what: str, key: str) -> str:
+    def _has_half_of_count(self, principal: Principal) -> bool:
+        return self._counts[principal.access_key] >= (self.most + 1) // 2
+
+    def _has_half_of_chars(self, principal: Principal) -> bool:
+        return 0 < self.max_chars <= 2 * self._chars[principal.access_key]
+
+    def fault(self, principal: Principal, what: str, key: str = "") -> str:
         """Reason why the account can make no more of `what`, which the configuration's `key` bounds, or ""."""
         if not self.has_half(principal):
             return ""
-        remark = f"account {principal.access_key} has made half of the {what} that {key} allows, {self.most}"
-        return f"{remark}: delete some or raise it"
+        account = f"account {principal.access_key} has made"
+        if not self._has_half_of_count(principal):
+            chars = f"half of the characters that this broker takes, {self.max_chars}"
+            return f"{account} {what} whose names have {chars}: delete some"
+        if key:
+            return f"{account} half of the {what} that {key} allows, {self.most}: delete some or raise it"
+        return f"{account} half of the {what} that this broker takes, {self.most}: delete some"
 
     def made(self, name: str, principal: Principal) -> None:
         """Take note of a new entry."""
@@ -308,13 +320,17 @@ class Makers:
 
 
 MAX_NAMES_CHARS = 12 * 1024 * 1024
-"""Characters of the names of all topics: compressed, so many names of any kind fit into one frame of a registration."""
+"""Characters of the names of all topics, half of them for those of groups: compressed, so many names of any kind fit
+into one frame of a registration."""
 MAX_EXPECTED_COUNT = 100_000
+
+
+_GROUP_PREFIXES = RETRY_PREFIX, DLQ_PREFIX
 
 
 def is_group_topic(name: str) -> bool:
     """True of a topic of a group: one of its retries or dead letters."""
-    return name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    return name.startswith(_GROUP_PREFIXES)
 
 
 class TopicRoom:
@@ -327,7 +343,8 @@ class TopicRoom:
         """Topics that there is room for: others, and those of groups."""
         self._counts: Counter[bool] = Counter()
         """Topics by `is_group_topic`."""
-        self._chars = 0
+        self._chars: Counter[bool] = Counter()
+        """Characters of their names, in the same way."""
         self._expected: dict[str, Principal] = {}
         """Accounts whose pops may make the retry topic of that name."""
 
@@ -335,13 +352,23 @@ class TopicRoom:
         self.max_count = self.makers.most = max_topic_count
         self.max_group_count = self.group_makers.most = MAX_TOPIC_COUNT - min(max_topic_count, MAX_TOPIC_COUNT // 2)
 
-    def recount(self, names: Iterable[str]) -> None:
+    @property
+    def most(self) -> int:
+        """Topics of both kinds that there is room for."""
+        return self.max_count + self.max_group_count
+
+    def recount(self, names: Collection[str]) -> None:
         """Count the topics of a table anew."""
-        self._counts.clear()
-        self._chars = 0
-        for name in names:
-            self._counts[is_group_topic(name)] += 1
-            self._chars += len(name)
+        of_groups = [name for name in names if name.startswith(_GROUP_PREFIXES)]
+        count, chars = len(of_groups), sum(map(len, of_groups))
+        self._counts = Counter({True: count, False: len(names) - count})
+        self._chars = Counter({True: chars, False: sum(map(len, names)) - chars})
+
+    def added(self, name: str) -> None:
+        """Count a topic that no account has made here."""
+        of_group = is_group_topic(name)
+        self._counts[of_group] += 1
+        self._chars[of_group] += len(name)
 
     def fault(self, name: str, principal: Principal) -> str:
         """Reason why the account can make no topic of that new name, or ""."""
@@ -352,11 +379,10 @@ class TopicRoom:
             if of_group:
                 return f"this broker has {most} {what}, as many as it takes: delete some"
             return f"this broker has as many {what} as maxTopicCount allows, {most}: delete some or raise it"
-        if self._chars + len(name) > MAX_NAMES_CHARS:
-            return (
-                f"the names of this broker's topics have {MAX_NAMES_CHARS} characters, which is the most: delete some"
-            )
-        return makers.fault(principal, what, "this broker" if of_group else "maxTopicCount")
+        if self._chars[of_group] + len(name) > MAX_NAMES_CHARS // 2:
+            most = MAX_NAMES_CHARS // 2
+            return f"the names of this broker's {what} have as many characters as it takes, {most}: delete some"
+        return makers.fault(principal, what, "" if of_group else "maxTopicCount")
 
     def expect(self, name: str, principal: Principal) -> None:
         """Take note that the retry topic of that name will be made for a pop of this account."""
@@ -369,26 +395,66 @@ class TopicRoom:
         """The account of the last such pop."""
         return self._expected.get(name, UNRESTRICTED)
 
-    def made(self, name: str, principal: Principal, *, is_new: bool) -> None:
-        """Take note of a topic that was made; `is_new`: it was not counted yet."""
+    def made(self, name: str, principal: Principal) -> None:
+        """Take note of a topic that an account has made."""
         self._expected.pop(name, None)
-        of_group = is_group_topic(name)
-        (self.group_makers if of_group else self.makers).made(name, principal)
-        if is_new:
-            self._counts[of_group] += 1
-            self._chars += len(name)
+        (self.group_makers if is_group_topic(name) else self.makers).made(name, principal)
+        self.added(name)
 
     def removed(self, name: str) -> None:
         of_group = is_group_topic(name)
         (self.group_makers if of_group else self.makers).removed(name)
         self._counts[of_group] -= 1
-        self._chars -= len(name)
+        self._chars[of_group] -= len(name)
 
     def clear(self) -> None:
         """Forget who made what."""
         self.makers.clear()
         self.group_makers.clear()
         self._expected.clear()
+
+
+MAX_DELETED_COUNT = 100_000
+MAX_DELETED_CHARS = MAX_NAMES_CHARS // 2
+
+
+class DeletedNames:
+    """Names of deleted topics, and the ends of their queues by topic and queue id. Beyond MAX_DELETED_COUNT, or
+    MAX_DELETED_CHARS, the oldest of those without ends are forgotten, then the oldest of the others."""
+
+    def __init__(self, names: Iterable[str] = (), ends: Mapping[str, Mapping[int, int]] = NO_ENDS) -> None:
+        self._names = dict.fromkeys(names)
+        self.ends = {name: ends[name] for name in self._names if ends.get(name)}
+        self._without_ends = dict.fromkeys(name for name in self._names if name not in self.ends)
+        self._chars = sum(map(len, self._names))
+        self._forget_the_oldest()
+
+    @property
+    def names(self) -> KeysView[str]:
+        """All of them, the oldest first."""
+        return self._names.keys()
+
+    def add(self, name: str, ends: Mapping[int, int]) -> None:
+        self.discard(name)
+        self._names[name] = None
+        self._chars += len(name)
+        if ends:
+            self.ends[name] = ends
+        else:
+            self._without_ends[name] = None
+        self._forget_the_oldest()
+
+    def _forget_the_oldest(self) -> None:
+        while len(self._names) > MAX_DELETED_COUNT or self._chars > MAX_DELETED_CHARS:
+            self.discard(next(iter(self._without_ends or self._names)))
+
+    def discard(self, name: str) -> Mapping[int, int]:
+        """Forget a name, if it is known. Returns the ends of its queues."""
+        if name in self._names:
+            del self._names[name]
+            self._chars -= len(name)
+            self._without_ends.pop(name, None)
+        return self.ends.pop(name, {})
 
 
 class _Turn:

@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from rmqha.broker.requests.request import TopicRoom
+from rmqha.broker.requests.request import NO_ENDS, DeletedNames, TopicRoom
 from rmqha.broker.tables import config_table
 from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
 from rmqha.broker.tables.table_file import ROWS, PendingTableWrite, TableFile
@@ -120,6 +119,15 @@ def topic_name_fault(name: str) -> str:
     return name_fault("topic", name, MAX_TOPIC_LENGTH)
 
 
+_WAITING = {
+    SCHEDULE_TOPIC: MAX_QUEUE_COUNT,
+    TIMER_TOPIC: 1,
+    HALF_TOPIC: 1,
+    **dict.fromkeys(ROCKSDB_TRANSACTION_TOPICS, 1),
+}
+"""Numbers of queues of the topics where messages wait for their own."""
+_DELETED_BEFORE = {0: 0}
+"""First offsets of a topic of a deleted one's name, if that one's queues never held anything."""
 _PERM_LETTERS = ((PERM_READ, "R"), (PERM_WRITE, "W"), (PERM_INHERIT, "X"))
 
 
@@ -267,13 +275,11 @@ class TopicTable:
             self.version = found.version
             self.epoch = found.version.state_version
         self._table_changes = TableChanges(self.version.stamp)
-        table, self.deleted, self.deleted_ends = found.table
-        """Deleted topics, which `restore` must not create again from the log; the ends of their queues, by topic and
-        queue id."""
+        table, deleted, ends = found.table
+        self._deleted = DeletedNames(sorted(deleted), ends)
         self._topics.update(table)
         self._note_begins(table)
-        self._forget_ends()
-        self._room.recount((*self._topics, *self.deleted))
+        self._room.recount(self._topics)
         self.file = TableFile(disk, "topics", (_TABLE,), TopicConfig.to_json)
         self.file.holds(_TABLE, self._topics)
         if not is_synced and table:
@@ -309,6 +315,16 @@ class TopicTable:
     def names(self) -> list[str]:
         return sorted(self._topics)
 
+    @property
+    def deleted(self) -> Set[str]:
+        """Deleted topics, which `restore` must not create again from the log."""
+        return self._deleted.names
+
+    @property
+    def deleted_ends(self) -> dict[str, Mapping[int, int]]:
+        """The ends of their queues, by topic and queue id."""
+        return self._deleted.ends
+
     def begin_of(self, name: str, queue_id: int) -> int:
         """The first offset that a queue of the topic has had."""
         begins = self.begins.get(name)
@@ -331,7 +347,7 @@ class TopicTable:
 
     def creation_fault(self, name: str, principal: Principal = UNRESTRICTED) -> str:
         """Reason why the account can create no topic of that name, "" if it exists or can be created."""
-        return "" if name in self._topics or name in self.deleted else self._room.fault(name, principal)
+        return "" if name in self._topics else self._room.fault(name, principal)
 
     def retry_fault(self, name: str, principal: Principal) -> str:
         """Reason why a pop of the account may give no message that would come again in this retry topic, or ""."""
@@ -390,11 +406,9 @@ class TopicTable:
         messages."""
         present, begins = self._topics.get(topic.name), topic.begins
         if present is None:
-            self._room.made(topic.name, principal, is_new=topic.name not in self.deleted)
+            self._room.made(topic.name, principal)
         if topic.name in self.deleted:
-            begins = self._begins_behind(topic.name, self.deleted_ends.get(topic.name, {}))
-            self.deleted -= {topic.name}
-            self.deleted_ends.pop(topic.name, None)
+            begins = self._begins_behind(topic.name, self._deleted.discard(topic.name)) or _DELETED_BEFORE
         elif present is not None:
             begins = present.begins
         self._topics[topic.name] = topic if topic.begins == begins else replace(topic, begins=begins)
@@ -405,17 +419,16 @@ class TopicTable:
             self._events.batch_topics_changed({topic.name})
 
     def remove(self, name: str) -> None:
-        """Remove a topic. If its queues have held messages, they stay, and it is remembered and takes its room. Raises
-        StoreError, with nothing changed, if the ends of its queues cannot be read."""
+        """Remove a topic. It is remembered if its queues have held messages, which stay, or if a message may wait for
+        it. Raises StoreError, with nothing changed, if the ends of the queues cannot be read."""
         topic = self._topics.get(name)
         if topic is not None:
             ends = self._queue_ends(name, max(MAX_QUEUE_COUNT, topic.read_queue_count, topic.write_queue_count))
+            is_remembered = ends or any(self._queue_ends(*queues) for queues in _WAITING.items())
             del self._topics[name]
-            if ends:
-                self.deleted |= {name}
-                self.deleted_ends[name] = ends
-            else:
-                self._room.removed(name)
+            self._room.removed(name)
+            if is_remembered:
+                self._deleted.add(name, ends)
             self._table_text = b""
             self._note_begins([name])
             self._commit([name])
@@ -428,10 +441,6 @@ class TopicTable:
                 self.begins[name] = topic.begins
             else:
                 self.begins.pop(name, None)
-
-    def _forget_ends(self) -> None:
-        for name in self.deleted_ends.keys() - self.deleted:
-            del self.deleted_ends[name]
 
     def clamp_begins(self, end_of: Callable[[str, int], int]) -> bool:
         """Limit each queue's first offset to its end (`end_of(topic, queue_id)`), which a loss of data moves back; else
@@ -454,9 +463,6 @@ class TopicTable:
         have grown since: it was made anew, and this replica has not heard so. `queues`: ids in ascending order. Returns
         the topics' names."""
         missing = []
-        if self.deleted:
-            self.deleted &= queues.keys()
-            self._forget_ends()
         topic_of = self._topics.get
         for name, ids in queues.items():
             needed = ids[-1] + 1 if ids else 0
@@ -468,11 +474,14 @@ class TopicTable:
                 begins = self.deleted_ends.get(name, {})
                 if not begins or all(begins.get(n, 0) >= end for n, end in self._queue_ends(name, needed).items()):
                     continue
-                self.deleted -= {name}
-                del self.deleted_ends[name]
+                self._deleted.discard(name)
+            elif present is None and len(self._topics) >= self._room.most:
+                continue  # with more than that a name server may take none
             present = present or TopicConfig(name, 0, needed, begins=begins)
             attributes = {**present.attributes, QUEUE_TYPE: BATCH_QUEUE} if name in batch_topics else present.attributes
             if present.read_queue_count < needed or present.attributes != attributes:
+                if name not in self._topics:
+                    self._room.added(name)
                 self._topics[name] = replace(
                     present,
                     read_queue_count=max(needed, present.read_queue_count),
@@ -484,7 +493,6 @@ class TopicTable:
             self._table_text = b""
             self._note_begins(missing)
             self._commit(missing)
-        self._room.recount((*self._topics, *self.deleted))
         return missing
 
     def new_epoch(self, epoch: int) -> None:
@@ -503,14 +511,14 @@ class TopicTable:
         table: Mapping[str, TopicConfig],
         version: DataVersion,
         deleted: Set[str] = frozenset(),
-        deleted_ends: Mapping[str, Mapping[int, int]] = MappingProxyType({}),
+        deleted_ends: Mapping[str, Mapping[int, int]] = NO_ENDS,
     ) -> None:
         """Replace a slave's table by its master's. The file must be written before the next poll acknowledges it."""
         if version == self.version and table == self._topics:
             return
-        self.deleted, self.deleted_ends = frozenset(deleted), dict(deleted_ends)
-        self._forget_ends()
+        self._deleted = DeletedNames(sorted(deleted), deleted_ends)
         self._topics, self._table_text = dict(table), b""
+        self._room.recount(self._topics)
         self.begins.clear()
         self._note_begins(table)
         self.version = version
@@ -526,7 +534,7 @@ class TopicTable:
             return None
         present = {name: self._topics[name].to_json() for name in names if name in self._topics}
         removed = [name for name in names if name not in present]
-        deleted = sorted(self.deleted.intersection(removed))
+        deleted = sorted(self.deleted & set(removed))
         changes = {"dataVersion": self.version.to_json(), "removed": removed, "topicConfigTable": present}
         return changes | {DELETED: deleted} | self._ends_part(removed)
 
@@ -540,16 +548,21 @@ class TopicTable:
         present = parse_table(changes)
         removed = {str(name) for name in changes.get("removed") or ()}
         version = DataVersion.from_json(changes.get("dataVersion"))
-        for name in removed:
-            self._topics.pop(name, None)
+        for name in removed & self._topics.keys():
+            del self._topics[name]
+            self._room.removed(name)
+        for name in present.keys() - self._topics.keys():
+            self._room.added(name)
         self._topics.update(present)
         if present or removed:
             self._table_text = b""
         self._note_begins([*present, *removed])
         remembered = parse_deleted(changes) if DELETED in changes else removed  # the release before remembers all
-        self.deleted = (self.deleted | remembered) - present.keys()
-        self.deleted_ends.update(parse_deleted_ends(changes))
-        self._forget_ends()
+        ends = parse_deleted_ends(changes)
+        for name in sorted(remembered):
+            self._deleted.add(name, ends.get(name, {}))
+        for name in present:
+            self._deleted.discard(name)
         self.version = version
         self._table_changes.advance(version.stamp, [*present, *removed])
         self.file.touch()

@@ -404,8 +404,8 @@ class BrokerConfig(ServerConfig):
     """Own. Topics per second that first sends create at most; more are answered SYSTEM_BUSY. A topic costs files on
     each replica, so a flood of names would end the mastership. Groups: five times as many."""
     max_topic_count: int = knob(100_000, 1, 10_000_000)
-    """Own. Number of topics at most, by operators and first sends, with deleted ones whose queues have held messages.
-    Those of retries and dead letters do not count: there are as many as a name server takes of one broker besides."""
+    """Own. Number of topics at most, by operators and first sends. Deleted ones do not count, nor those of retries and
+    dead letters: there are as many as a name server takes of one broker besides."""
     max_group_count: int = knob(100_000, 1, 10_000_000)
     """Own. Number of consumer groups at most."""
     max_client_count: int = knob(100_000, 1, 10_000_000)

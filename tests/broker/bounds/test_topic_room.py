@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from rmqha.broker.requests import request
-from rmqha.broker.requests.request import MAX_NAMES_CHARS, TopicRoom
-from rmqha.broker.tables.topics import TopicConfig
+from rmqha.broker.requests.request import MAX_NAMES_CHARS, DeletedNames, TopicRoom
+from rmqha.broker.tables.topics import TopicConfig, parse_table
 from rmqha.host.disk import HostDisk
 from rmqha.host.net.session import Session
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.message import encode_properties
+from rmqha.model.principal import UNRESTRICTED, Principal
 from rmqha.wire.auth.signature import sign
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps
@@ -134,10 +136,41 @@ def test_what_was_popped_waits_for_room_and_is_not_lost(world: World) -> None:
 # --- names ------------------------------------------------------------------------------------------------------------
 def test_long_names_take_more_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     room = room_of(world)
-    monkeypatch.setattr(request, "MAX_NAMES_CHARS", room._chars + 250)
+    monkeypatch.setattr(request, "MAX_NAMES_CHARS", 2 * (room._chars[False] + 250))
     assert make_topic(world, OTHER, "o" * 100)
     assert not make_topic(world, OTHER, "p" * 127) or not make_topic(world, OTHER, "q" * 127)
     assert make_topic(world, OTHER, "short")
+    answer = ask(world, send_command("r" * 127, 0, b"x", d="1"), OTHER)
+    assert f"names of this broker's topics have as many characters as it takes, {request.MAX_NAMES_CHARS // 2}: " in (
+        answer.remark or ""
+    )
+
+
+@pytest.mark.parametrize(("others", "name"), [("%RETRY%", "orders"), ("", "%RETRY%orders")])
+def test_long_names_of_one_kind_take_no_room_from_the_other(others: str, name: str) -> None:
+    room = TopicRoom()
+    room.configure(100_000)
+    room.recount([f"{others}{number:05d}" + "x" * 240 for number in range(49_950)])
+    assert not room.fault(name, UNRESTRICTED)
+    assert room.fault(f"{others}orders" + "x" * 240, UNRESTRICTED)
+
+
+def test_a_remark_names_the_bound_that_is_reached(open_world: World) -> None:
+    room, account = TopicRoom(), Principal(open_world.accounts, GREEDY)
+    room.configure(4)
+    room.group_makers.most = 4
+    for name in ("a", "b", "%RETRY%a", "%RETRY%b"):
+        room.made(name, account)
+    for name, remark in {
+        "c": "half of the topics that maxTopicCount allows, 4: delete some or raise it",
+        "%RETRY%c": "half of the topics of retries and dead letters that this broker takes, 4: delete some",
+    }.items():
+        assert room.fault(name, account) == f"account greedy has made {remark}"
+    room.makers.most = room.group_makers.most = 100
+    room.makers.max_chars = room.group_makers.max_chars = 4
+    for name, what in {"c": "topics", "%RETRY%c": "topics of retries and dead letters"}.items():
+        remark = "whose names have half of the characters that this broker takes, 4: delete some"
+        assert room.fault(name, account) == f"account greedy has made {what} {remark}"
 
 
 def test_one_account_has_a_quarter_of_the_characters_of_names(world: World) -> None:
@@ -181,14 +214,77 @@ def test_a_slave_remembers_what_the_release_before_has_deleted(tmp_path: Path) -
     assert slave.deleted == {"T"}
 
 
-def test_a_deleted_topic_with_messages_takes_its_room_on(open_world: World) -> None:
+def test_a_deleted_topic_makes_room(open_world: World) -> None:
+    """Also one with messages, whose queues stay: else names that were used once filled the table for all, for ever."""
     core = open_world.broker.core
-    core.live.update(f"maxTopicCount={room_of(open_world)._counts[False] + 2}")
-    names = [name for name in (f"g{number}" for number in range(6)) if make_topic(open_world, "operator", name)]
-    core.topics.remove(names[0])
-    assert not make_topic(open_world, OTHER, "o1")
-    assert make_topic(open_world, "operator", names[0]), "the same name again takes no more"
     core.live.update(f"maxTopicCount={room_of(open_world)._counts[False] + 1}")
-    core.topics.put(TopicConfig("empty", 1, 1))
-    core.topics.remove("empty")
-    assert make_topic(open_world, OTHER, "o1"), "one without messages makes room"
+    for number in range(3):
+        assert make_topic(open_world, OTHER, f"T{number}") and not make_topic(open_world, OTHER, "more")
+        core.topics.remove(f"T{number}")
+    assert core.topics.deleted == {"T0", "T1", "T2"}
+    assert make_topic(open_world, OTHER, "T0") and not make_topic(open_world, OTHER, "T1")
+
+
+def test_the_oldest_deleted_names_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those without messages first."""
+    monkeypatch.setattr(request, "MAX_DELETED_COUNT", 3)
+    names = DeletedNames(["a", "b", "c"], {"a": {0: 1}, "c": {0: 1}})
+    names.add("d", {0: 1})
+    assert names.names == {"a", "c", "d"}
+    names.add("e", {0: 1})
+    assert names.names == {"c", "d", "e"} == names.ends.keys()
+    names.add("c", {0: 2})
+    names.add("f", {0: 1})
+    assert names.names == {"c", "e", "f"} == names.ends.keys()
+    monkeypatch.setattr(request, "MAX_DELETED_CHARS", 4)
+    names.discard("f")
+    names.add("long", {0: 1})
+    assert names.names == {"long"}
+
+
+def test_whoever_makes_and_deletes_topics_adds_no_names_without_an_end(
+    open_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request, "MAX_DELETED_COUNT", 3)
+    topics = open_world.broker.core.topics
+    for number in range(6):
+        topics.put(TopicConfig(f"T{number}", 1, 1))
+        topics.remove(f"T{number}")
+    assert topics.deleted == {"T3", "T4", "T5"}, "messages wait here"
+
+
+def test_forgotten_topics_do_not_come_back_beyond_what_name_servers_take(tmp_path: Path) -> None:
+    table = topic_table(HostDisk(tmp_path), BrokerConfig(), ManualClock())
+    table._room.max_count, table._room.max_group_count = len(table) + 1, 1
+    assert table.restore({name: [0] for name in "ABCD"}) == ["A", "B"]
+    assert table.restore({name: [0, 1] for name in "ABCD"}) == ["A", "B"], "what is there gets its queues"
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_a_new_master_has_counted_what_it_has_heard_of(tmp_path: Path, is_whole: bool) -> None:
+    """By each change: a failover waits for no count of all."""
+    master = topic_table(HostDisk(tmp_path), BrokerConfig(), ManualClock())
+    slave = topic_table(HostDisk(tmp_path / "slave"), BrokerConfig(), ManualClock())
+    slave.restore({"%RETRY%Old": [0], "Old": [0]})
+
+    def follow() -> None:
+        changes = None if is_whole else master.changes_since(slave.version.stamp)
+        if changes is None:
+            slave.replace(parse_table(master.to_json()), replace(master.version))
+        else:
+            slave.apply(changes)
+        counted = TopicRoom()
+        counted.recount(slave.names())
+        assert (slave._room._counts, slave._room._chars) == (counted._counts, counted._chars)
+        assert slave.names() == master.names()
+
+    follow()
+    for name in ("A", "Long" * 9, "%RETRY%G", "%DLQ%G", "A"):
+        master.put(TopicConfig(name, 1, 1))
+        follow()
+    for name in ("A", "%DLQ%G"):
+        master.remove(name)
+        follow()
+    assert slave.restore({"New": [0], "A": [0, 1]}) == ["A", "New"]
+    master.restore({"New": [0], "A": [0, 1]})
+    follow()

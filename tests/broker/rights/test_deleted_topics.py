@@ -4,15 +4,21 @@ is named."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import cast
 
 import pytest
 
+from rmqha.broker.tables.topics import TopicConfig
+from rmqha.host.net.session import Session
+from rmqha.model.access import AccessList, Account, Permission
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import encode_properties
 from rmqha.store.log.record import decode
+from rmqha.wire.auth.signature import sign
 from rmqha.wire.command import Command
-from tests.broker.rights.acl_world import OWN, Records, World, back
-from tests.broker.support import Broker, send_command
+from tests.broker.rights.acl_world import ACCOUNTS, OWN, Records, World, back
+from tests.broker.support import Broker, FakeChannel, send_command
 
 NEW = b"a message of the new topic"
 
@@ -100,3 +106,39 @@ def test_what_the_group_has_sent_back_stays_the_groups(world: World) -> None:
         command = view(offset)
         command.ext["topic"] = OWN.retry if offset == offsets.retried else OWN.dead_letters
         assert OWN.secret in bytes(ask(world, command).body)
+
+
+ONLY: dict[str, dict[str, str]] = {
+    "delayed": {"DELAY": "18"},
+    "timed": {"TIMER_DELAY_MS": "3600000"},
+    "half": {"TRAN_MSG": "true", "PGROUP": "P"},
+}
+
+
+@pytest.mark.parametrize("is_made_again", [True, False])
+@pytest.mark.parametrize("kind", ONLY)
+def test_no_offset_leads_to_the_only_message_of_a_deleted_topic(world: World, kind: str, is_made_again: bool) -> None:
+    """It waits elsewhere: the topic's own queues never held anything."""
+    credentials = replace(ACCOUNTS[OWN.name].credentials, access_key="reader")
+    reader = Account(credentials=credentials, default_topic=Permission.PUB | Permission.SUB)
+    world.accounts.access = AccessList({**world.accounts.access.accounts, "reader": reader})
+    topics, broker = world.broker.core.topics, world.broker
+    topics.put(TopicConfig("Only", 1, 1))
+    text = encode_properties({"UNIQ_KEY": "ID-only", **ONLY[kind]}).decode()
+    offset = broker.store.max_phy_offset
+    assert broker.ask(send_command("Only", 0, OWN.secret, i=text)).code == 0
+    command = Command(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset), "topic": "Only"})
+    sign(command, credentials)
+
+    def asked() -> Command:
+        channel = FakeChannel("10.0.0.9:1")
+        world.guard.received(cast(Session, channel), [command])
+        return channel.one()
+
+    assert OWN.secret in bytes(asked().body)
+    topics.remove("Only")
+    if is_made_again:
+        topics.put(TopicConfig("Only", 1, 1))
+        assert topics.get("Only") is not None
+    answer = asked()
+    assert answer.code == ResponseCode.NO_PERMISSION and not answer.body

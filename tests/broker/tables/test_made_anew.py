@@ -24,6 +24,7 @@ from rmqha.host.disk import HostDisk
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import StoreError
+from rmqha.model.message import encode_properties
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps, loads
 from tests.broker.pop.test_order import ordered
@@ -360,6 +361,29 @@ def test_a_topic_whose_ends_cannot_be_read_is_not_half_deleted(tmp_path: Path) -
             table.remove("T")
         assert table.get("T") is not None
         assert not table.deleted
+
+
+WAITING = ({"DELAY": "1"}, {"TIMER_DELAY_MS": "1000"})
+
+
+@pytest.mark.parametrize("properties", WAITING)
+@pytest.mark.parametrize("fails_over", [False, True])
+def test_a_deleted_topic_whose_only_message_waited_does_not_come_back(
+    make_broker: MakeBroker, properties: dict[str, str], fails_over: bool
+) -> None:
+    """It was forgotten, since its queues were empty; a new master found the message there, and made it again."""
+    broker = make_broker().start()
+    broker.core.topics.put(TopicConfig("D", 1, 1))
+    given = encode_properties({"UNIQ_KEY": "U", **properties}).decode()
+    assert broker.ask(send_command("D", 0, b"x", i=given)).code == 0
+    delete_topic(broker, "D")
+    if fails_over:
+        broker = following(make_broker, broker)
+    for _ in range(20):
+        broker.run(1000)
+    assert broker.store.queue_range("D", 0)[1] == 1, "it is delivered"
+    broker = following(make_broker, broker)
+    assert broker.core.topics.get("D") is None
 
 
 def test_nobody_is_hidden_where_a_queue_lost_what_it_began_behind(make_broker: MakeBroker) -> None:
