@@ -42,7 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "receive": ("rmqha.cli.messaging.receive:receive", "Print the messages of a topic."),
     "consumer": (
         "rmqha.cli.messaging.consumer:consumer",
-        "Consumer groups: list, describe, lag, members, reset, skip, delete.",
+        "Consumer groups: list, describe, lag, members, reset, skip, create, alter, delete.",
     ),
     "message": ("rmqha.cli.messaging.message:message", "Messages: get one, find, track, resend."),
     "timers": ("rmqha.cli.messaging.timers:timers", "Show the timer messages that wait, by the minute."),

@@ -45,6 +45,8 @@ BY_ADDRESS = [
     "consumer members G --namesrv NS",
     "consumer reset G --to first --yes --namesrv NS",
     "consumer skip G --yes --namesrv NS",
+    "consumer create G --namesrv NS",
+    "consumer alter G --pause --namesrv NS",
     "consumer delete G --yes --namesrv NS",
     "message get ID --namesrv NS",
     "message get ID --topic T --namesrv NS",

@@ -54,6 +54,8 @@ LINES: dict[str, str] = {
     "consumer members": "readers",
     "consumer reset": "readers --to first --yes",
     "consumer skip": "readers --yes",
+    "consumer create": "others",
+    "consumer alter": "readers --pause",
     "consumer delete": "readers --yes",
     "message find": "--topic T --grep one",
     "message get": "{message} --topic T",

@@ -26,6 +26,8 @@ class Alert(NamedTuple):
 
 _GROUP = "{{ $labels.broker_set }}"
 _BROKER_GROUP = "{{ $labels.node_id }}"
+_DEAD_LETTERS = 'rocketmq_send_to_dlq_messages_total{is_system="false"}'
+"""A group's series begins with its first dead letter, so at 1: `increase` does not count that one."""
 
 ALERTS = (
     Alert(
@@ -152,7 +154,7 @@ ALERTS = (
         "critical",
         "a replica outside the SyncStateSet was elected",
         "Acknowledged messages may be missing. The old master's log still has them until it follows the new one.",
-        "rmqha epochs diff --help",
+        "rmqha history --elections",
     ),
     Alert(
         "RmqhaSetFlaps",
@@ -223,8 +225,17 @@ ALERTS = (
         "10m",
         "warning",
         "group {{ $labels.consumer_group }} is {{ $value }} messages behind in {{ $labels.topic }}",
-        "Its consumers are too few, too slow or gone.",
-        "rmqha describe topic {{ $labels.topic }}",
+        "Its consumers are too few, too slow or gone, or the group is paused.",
+        "rmqha consumer describe {{ $labels.consumer_group }}",
+    ),
+    Alert(
+        "RmqhaDeadLetters",
+        f"({_DEAD_LETTERS} unless {_DEAD_LETTERS} offset 15m) or increase({_DEAD_LETTERS}[15m]) > 0",
+        "0s",
+        "warning",
+        "{{ $value }} messages of group {{ $labels.consumer_group }} became dead letters within 15 minutes",
+        "Its consumers have failed on every try, and get them again only when somebody sends them again.",
+        "rmqha dlq ls {{ $labels.consumer_group }}",
     ),
     Alert(
         "RmqhaNameServersDisagree",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmqha.cli.messaging.asking import ask_admin, group_argument, topic_option
-from rmqha.cli.messaging.consumer_change import delete, reset, skip
+from rmqha.cli.messaging.consumer_change import alter, create, delete, reset, skip
 from rmqha.cli.moments import age_text, local_time, short_time
 from rmqha.cli.options import echo_json, namesrv_option, output_option
 from rmqha.cli.plain_table import echo_table
@@ -35,13 +35,13 @@ MEMBER_COLUMNS = [("CLIENT", "left"), ("ADDRESS", "left"), ("LANGUAGE", "left"),
 
 @click.group()
 def consumer() -> None:
-    """Consumer groups: list, describe, lag, members; reset, skip, delete.
+    """Consumer groups: list, describe, lag, members; reset, skip, create, alter, delete.
 
     QUEUE is BROKER:N, such as broker-a:0, as `rmqha receive` writes it.
     """
 
 
-for command in (reset, skip, delete):
+for command in (reset, skip, create, alter, delete):
     consumer.add_command(command)
 
 

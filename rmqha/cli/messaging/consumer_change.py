@@ -1,10 +1,11 @@
-"""`rmqha consumer reset|skip|delete`: a consumer group goes on from elsewhere, or is no more. Each shows first what it
-will change."""
+"""`rmqha consumer reset|skip|create|alter|delete`: a consumer group goes on from elsewhere, gets other settings, or is
+deleted. Each shows what it changes."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -19,7 +20,11 @@ from rmqha.model.printable import printable
 if TYPE_CHECKING:
     from rmqha.client.admin import Admin
     from rmqha.ops.messaging.consumer_reset import QueueChange, ResetPlan, ResetResult, Target
+    from rmqha.ops.messaging.group_settings import EditResult, GroupChange
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+SETTING_COLUMNS = [("BROKER", "left"), ("SETTING", "left"), ("BEFORE", "left"), ("AFTER", "left")]
 COLUMNS = [("QUEUE", "left"), ("BEFORE", "right"), ("AFTER", "right"), ("CHANGE", "left")]
 
 
@@ -58,8 +63,8 @@ def reset(
 ) -> None:
     """Let GROUP go on from another place: the first message, the last, those stored since a time, an offset.
 
-    Connected members notice at their next pull; of a group that nobody is connected of the next member begins there. An
-    offset needs --queue unless the topic has only one. Nothing is changed unless every master of the topic answers.
+    Connected members notice at their next pull. If none is connected, the next one begins there. An offset needs
+    --queue unless the topic has only one. Nothing is changed unless every master of the topic answers.
 
     Exit code: 0 done, or shown with --dry-run; 1 some queues were not changed; 2 unclear, refused or nobody to ask.
     """
@@ -193,6 +198,145 @@ def _tell(made: ResetPlan, result: ResetResult, output: str) -> None:
             click.echo(f"rmqha: {queue} was not changed: {why}", err=True)
     if result.failed:
         sys.exit(1)
+
+
+def _settings_options(command: F) -> F:
+    """`--max-retries N`, `--broadcast|--no-broadcast`, `--broker NAME`."""
+    made: Any = click.option("--broker", "brokers", multiple=True, metavar="NAME", help="Only there; repeatable.")(
+        command
+    )
+    made = click.option(
+        "--broadcast/--no-broadcast", default=None, help="Whether members may read as BROADCASTING (default: yes)."
+    )(made)
+    return cast(F, click.option(
+        "--max-retries", type=click.IntRange(0, 1_000_000), metavar="N",
+        help="Deliveries after the first one, then a dead letter. A client that names its own number keeps that.",
+    )(made))  # fmt: skip
+
+
+@click.command(epilog="Example: rmqha consumer create billing --max-retries 3")
+@group_argument
+@_settings_options
+@acting_namesrv_option()
+@output_option
+def create(
+    group: str, max_retries: int | None, broadcast: bool | None, brokers: tuple[str, ...], namesrv: str, output: str
+) -> None:
+    """Make GROUP before its first member connects, as brokers with autoCreateSubscriptionGroup=false want it.
+
+    Where it exists it stays as it is. In CP the answer comes when the SyncStateSet of each broker group holds it.
+
+    Exit code: 0 it is there; 1 some broker groups, which are named, did not make it; 2 refused or nobody to ask.
+    """
+    from rmqha.client.names import check_group
+    from rmqha.ops.messaging.group_settings import GroupEdit, plan_creation
+
+    check_group(group)
+    edit = GroupEdit(broadcasts=broadcast, max_retries=max_retries)
+    changes = ask_admin(namesrv, lambda admin: plan_creation(admin, group, edit, brokers))
+    _change_settings(group, changes, namesrv, output, creates=True, dry_run=False)
+
+
+@click.command(epilog="Example: rmqha consumer alter billing --pause")
+@group_argument
+@click.option("--pause/--resume", default=None, help="Let its members read nothing, or let them read again.")
+@_settings_options
+@dry_run_option
+@acting_namesrv_option()
+@output_option
+def alter(
+    group: str,
+    pause: bool | None,
+    max_retries: int | None,
+    broadcast: bool | None,
+    brokers: tuple[str, ...],
+    dry_run: bool,
+    namesrv: str,
+    output: str,
+) -> None:
+    """Change settings of GROUP in the broker groups that know it; what is not given stays as it is.
+
+    Members of a paused group stay connected and ask again and again; brokers answer NO_PERMISSION (16) until --resume.
+    Messages wait meanwhile. In CP the answer comes when the SyncStateSet of each broker group holds the change. A
+    broker group that is added later makes the consumer group with reading on: pause it there too.
+
+    Exit code: 0 done, or shown with --dry-run; 1 some broker groups, which are named, were not changed; 2 refused or
+    nobody to ask.
+    """
+    from rmqha.ops.messaging.group_settings import GroupEdit, plan_edit
+
+    edit = GroupEdit(None if pause is None else not pause, broadcast, max_retries)
+    if edit == GroupEdit():
+        raise UsageError("nothing to change: give --pause, --resume, --max-retries, --broadcast or --no-broadcast")
+    changes = ask_admin(namesrv, lambda admin: plan_edit(admin, group, edit, brokers))
+    _change_settings(group, changes, namesrv, output, creates=False, dry_run=dry_run)
+
+
+def _change_settings(
+    group: str, changes: list[GroupChange], namesrv: str, output: str, *, creates: bool, dry_run: bool
+) -> None:
+    """Show the changes, make them unless `dry_run`, and tell where. `creates`: only where the group does not exist."""
+    from rmqha.ops.messaging.group_settings import EditResult, apply_edit
+
+    if output != "json":
+        rows = [
+            [change.broker.name, name, _setting(change.before.get(name)), _setting(value)]
+            for change in changes
+            if change.before is not None
+            for name, value in change.wanted.items()
+            if change.before.get(name) != value
+        ]
+        if rows:
+            echo_table(SETTING_COLUMNS, rows)
+    result = EditResult() if dry_run else ask_admin(namesrv, lambda admin: apply_edit(admin, group, changes))
+    if output == "json":
+        echo_json(edit_json(group, changes, result, dry_run=dry_run))
+    elif dry_run:
+        click.echo("dry run: nothing was changed")
+    else:
+        click.echo(printable(edit_sentence(group, changes, result, creates=creates), lines=False))
+        for name, why in result.failed.items():
+            did = "was not made" if creates else "was not changed"
+            click.echo(printable(f"rmqha: {group} {did} in {name}: {why}", lines=False), err=True)
+    if result.failed:
+        sys.exit(1)
+
+
+def edit_json(group: str, changes: Sequence[GroupChange], result: EditResult, *, dry_run: bool) -> dict[str, Any]:
+    """The changes and their result for scripts."""
+    told = [
+        {
+            "broker": change.broker.name,
+            "before": {name: (change.before or {}).get(name) for name in change.wanted},
+            "after": dict(change.wanted),
+        }
+        for change in changes
+    ]
+    return {
+        "group": group,
+        "dryRun": dry_run,
+        "changed": list(result.done),
+        "failed": dict(result.failed),
+        "brokers": told,
+    }
+
+
+def edit_sentence(group: str, changes: Sequence[GroupChange], result: EditResult, *, creates: bool) -> str:
+    """The result in words, without failures."""
+    told = [f"{'made' if creates else 'changed'} in {', '.join(result.done)}"] if result.done else []
+    if creates:
+        existing = [change.broker.name for change in changes if change.before is not None]
+        if existing:
+            where = f" in {', '.join(existing)}" if len(existing) < len(changes) else ""
+            told.append(f"exists already{where} and stays as it is; see rmqha consumer alter")
+    elif not told and not result.failed:
+        told.append("is so already")
+    return f"{group}: {', '.join(told) or 'nothing changed'}"
+
+
+def _setting(value: object) -> str:
+    """A setting as a properties file has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @click.command(epilog="Example: rmqha consumer delete billing --yes")

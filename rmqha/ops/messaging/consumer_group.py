@@ -393,7 +393,9 @@ async def _paused(admin: Admin, group: ConsumerGroup) -> dict[str, str]:
     found = {}
     for broker_name, settings in group.settings.items():
         if settings.get("consumeEnable") is False:
-            found[broker_name] = "the group may not read here (consumeEnable=false)"
+            found[broker_name] = (
+                f"the group may not read here (consumeEnable=false); rmqha consumer alter {group.name} --resume"
+            )
     for topic in group.topics:
         try:
             queues = (await route_of_topic(admin, topic))["queues"]

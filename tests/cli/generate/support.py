@@ -45,7 +45,7 @@ def check(query: str) -> None:
     """The query is PromQL and names only series that exist."""
     text = re.sub(r"\$__\w+", "5m", query)
     promql_parser.parse(text)
-    bare = re.sub(r"\{[^}]*\}|\[[^]]*\]|\b(?:by|without) \([^)]*\)", "", text)
+    bare = re.sub(r"\{[^}]*\}|\[[^]]*\]|\b(?:by|without) \([^)]*\)|\boffset \w+", "", text)
     named = set(re.findall(r"[a-z_][a-z0-9_]*(?!\w)(?!\s*\()", bare)) - {"by", "without", "and", "or", "unless"}
     assert named, query
     assert named <= shown(), f"{query}: {sorted(named - shown())}"

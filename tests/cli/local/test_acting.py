@@ -44,6 +44,7 @@ ACTING = {
     "fork repair": "directory",
     "send": "namesrv", "topic create": "namesrv", "topic alter": "namesrv", "topic delete": "namesrv",
     "consumer reset": "namesrv", "consumer skip": "namesrv", "consumer delete": "namesrv",
+    "consumer create": "namesrv", "consumer alter": "namesrv",
     "message resend": "namesrv", "dlq resend": "namesrv",
     "acl user create": "namesrv", "acl user alter": "namesrv", "acl user rm": "namesrv",
     "acl policy set": "namesrv", "acl policy rm": "namesrv", "acl migrate": "namesrv",

@@ -81,7 +81,8 @@ def test_who_reads_and_what_is_paused(cluster: LocalCluster) -> None:
     settings = told["settings"]["broker-a"] | {"consumeEnable": False}
     remote.admin(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, json.dumps(settings).encode())
     told = remote.json("consumer", "describe", "who")
-    assert told["paused"] == {"broker-a": "the group may not read here (consumeEnable=false)"}
+    assert list(told["paused"]) == ["broker-a"]
+    assert told["paused"]["broker-a"].endswith("(consumeEnable=false); rmqha consumer alter who --resume")
     assert "paused: broker-a: the group may not read here" in remote.run("consumer", "describe", "who").stdout
 
 
@@ -175,6 +176,44 @@ def test_what_is_unclear_is_refused_and_changes_nothing(cluster: LocalCluster) -
     done = remote.run("consumer", "reset", "clear", "--to", "first", "--topic", "Clear")
     assert done.returncode != 0 and "change the offsets of clear?" in done.stderr
     assert offsets(remote.json("consumer", "lag", "clear", "--topic", "Clear")) == before
+
+
+def test_a_group_is_paused_and_reads_on(cluster: LocalCluster) -> None:
+    remote = Remote(cluster, "Halt", queues=1)
+    remote.send(2)
+    remote.read("halt", 1)
+    shown = remote.run("consumer", "alter", "halt", "--pause", "--dry-run").stdout
+    assert shown.splitlines()[1].split() == ["broker-a", "consumeEnable", "true", "false"]
+    assert remote.json("consumer", "describe", "halt")["paused"] == {}, "a dry run changes nothing"
+    made = remote.json("consumer", "alter", "halt", "--pause", "--max-retries", "3")
+    assert made["changed"] == ["broker-a"]
+    assert made["brokers"][0]["before"] == {"consumeEnable": True, "retryMaxTimes": 16}
+    with sync.Consumer(cluster.namesrv, "halt", "Halt") as consumer:
+        until(lambda: "answered 16" in consumer.statistics()["last_error"])
+        assert remote.run("consumer", "alter", "halt", "--resume").stdout.endswith("halt: changed in broker-a\n")
+        message = consumer.receive(timeout_ms=HANG_MS)
+        assert message is not None and message.queue_offset == 1, "it goes on where it stood"
+    assert remote.run("consumer", "alter", "halt", "--resume").stdout == "halt: is so already\n"
+    settings = remote.json("consumer", "describe", "halt")["settings"]["broker-a"]
+    assert (settings["consumeEnable"], settings["retryMaxTimes"]) == (True, 3), "what is not given stays"
+
+
+def test_a_group_is_made_before_its_first_member(cluster: LocalCluster) -> None:
+    remote = Remote(cluster, "Made")
+    assert remote.json("consumer", "create", "made", "--max-retries", "5", "--no-broadcast")["changed"] == ["broker-a"]
+    again = remote.run("consumer", "create", "made", "--max-retries", "7").stdout
+    assert again == "made: exists already and stays as it is; see rmqha consumer alter\n"
+    settings = remote.json("consumer", "describe", "made")["settings"]["broker-a"]
+    assert (settings["retryMaxTimes"], settings["consumeBroadcastEnable"]) == (5, False)
+    for words, sentence in (
+        ("alter made", "nothing to change: give --pause"),
+        ("alter nobody --pause", "no broker knows a consumer group 'nobody'; see rmqha consumer ls"),
+        ("alter made --pause --broker other", "there is no broker group other; the name servers know broker-a"),
+        ("alter TOOLS_CONSUMER --pause", "TOOLS_CONSUMER is the servers' own"),
+        ("create TOOLS_CONSUMER", "TOOLS_CONSUMER is the servers' own"),
+        ("create a.b", "group 'a.b' must consist of letters"),
+    ):
+        assert sentence in remote.refused("consumer", *words.split())
 
 
 def test_a_group_is_deleted_with_its_offsets(cluster: LocalCluster) -> None:
