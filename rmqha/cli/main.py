@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "top": ("rmqha.cli.top.command:top", "Show the replicas live; switch and maintenance by a key."),
     "start": ("rmqha.cli.local.nodes:start", "Start a node again."),
     "stop": ("rmqha.cli.local.nodes:stop", "Stop a node in order (SIGTERM)."),
+    "restart": ("rmqha.cli.local.restart:restart", "Restart nodes one after the other, while the rest serves."),
     "kill": ("rmqha.cli.local.nodes:kill", "Kill a node (SIGKILL)."),
     "logs": ("rmqha.cli.local.nodes:logs", "Show the log of a node."),
     "purge": ("rmqha.cli.local.nodes:purge", "Delete the directory of a stopped local cluster."),
@@ -110,7 +111,7 @@ OTHER_NAMES: dict[tuple[str, ...], tuple[str, ...]] = {("migrate", "acl"): ("acl
 """Commands by other words under which users may search them, unless the second word is a file's name here."""
 
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Local cluster": ("up", "down", "status", "start", "stop", "kill", "logs", "purge"),
+    "Local cluster": ("up", "down", "status", "start", "stop", "restart", "kill", "logs", "purge"),
     "Messages": ("send", "receive", "topic", "consumer", "message", "timers", "transactions", "dlq"),
     "Watch": ("health", "top", "history", "explain", "explain-wait", "describe"),
     "Change": (

@@ -45,6 +45,8 @@ class NodeView:
     error: str = ""
     refuses: bool = False
     """True if `error` is its refusal to answer."""
+    routes: dict[str, dict[int, str]] = field(default_factory=dict)
+    """Routes of its name server: group → broker id → address; the master is id 0."""
 
     @classmethod
     def of(cls, node: NodeRecord, servers: Iterable[NodeReport]) -> NodeView:
@@ -58,6 +60,7 @@ class NodeView:
             next((item.name_server for item in asked if item.name_server is not None), None),
             next((item.error for item in asked if item.error), ""),
             next((item.refuses for item in asked if item.error), False),
+            next((item.routes for item in asked if item.routes), {}),
         )
 
     @property

@@ -119,7 +119,7 @@ BY_DIRECTORY = [
     "fork show broker-a-1",
 ]
 NOT_ASKING = {
-    *("up", "down", "start", "stop", "kill", "purge"),  # processes
+    *("up", "down", "start", "stop", "restart", "kill", "purge"),  # processes
     *("broker", "drill", "proxy"),  # servers of their own
     *("log", "epochs", "fsck", "migrate", "spark", "generate", "use", "context"),  # files
     *("doctor", "debug"),  # what does not answer is what they are to tell: tests/cli/diagnosis

@@ -135,6 +135,7 @@ LINES: dict[str, str] = {
     "join": "broker-a-9",
     "stop": "broker-a-3",
     "start": "broker-a-3",
+    "restart": "broker-a-3",
     "kill": "broker-a-3",
     "purge": "--yes",
     "down": "",

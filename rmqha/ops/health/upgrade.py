@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from rmqha.ops.health.findings import judge
@@ -43,7 +43,7 @@ def plan_of(snapshot: ClusterSnapshot, wanted: str) -> UpgradePlan:
         if report.answers and report.is_ours:
             nodes.setdefault(report.title, []).append(report)
     steps = [_step(title, reports, wanted) for title, reports in nodes.items()]
-    steps.sort(key=lambda step: (_rank(step), step.node))
+    steps.sort(key=lambda step: (rank(step.kinds, step.leads), step.node))
     blocks = [finding.line for finding in judge(snapshot, snapshot.groups).reasons]
     for step in steps:
         if step.is_due and not _may_become(step.release, wanted):
@@ -60,10 +60,11 @@ def _step(title: str, reports: Sequence[NodeReport], wanted: str) -> UpgradeStep
     return UpgradeStep(title, tuple(report.kind.value for report in reports), release, release != wanted, leads)
 
 
-def _rank(step: UpgradeStep) -> tuple[int, bool]:
-    kinds = (ServerKind.CONTROLLER.value, ServerKind.NAME_SERVER.value)
-    place = next((place for place, kind in enumerate(kinds) if kind in step.kinds), len(kinds))
-    return place, step.leads
+def rank(kinds: Collection[str], leads: bool) -> tuple[int, bool]:
+    """The place of a node in the order of an upgrade, by the kinds of its servers (values of ServerKind)."""
+    order = (ServerKind.CONTROLLER.value, ServerKind.NAME_SERVER.value)
+    place = next((place for place, kind in enumerate(order) if kind in kinds), len(order))
+    return place, leads
 
 
 def _may_become(release: str, wanted: str) -> bool:

@@ -171,10 +171,15 @@ def redundancy(view: ExplainedGroup, group: str) -> str:
     return f"{copies}: sends go on if {spare} more {'fails' if spare == 1 else 'fail'}"
 
 
+def needed_in_cp(total: int) -> int:
+    """Members of the SyncStateSet that a CP group of `total` replicas needs to take messages (ruling 1, 6)."""
+    return 1 if total == 2 else total // 2 + 1
+
+
 def refuse_to_stop_sends(view: ExplainedGroup, group: str, total: int) -> None:
     """Raise RmqhaError if a CP group would take no messages with this totalReplicas, and takes them now."""
     members = sum(1 for item in view.replicas if item.in_sync_state_set and item.alive)
-    needed, needed_now = (1 if count == 2 else count // 2 + 1 for count in (total, view.total_replicas))
+    needed, needed_now = needed_in_cp(total), needed_in_cp(view.total_replicas)
     if view.ha_mode == "cp" and needed_now <= members < needed:
         raise RmqhaError(
             f"with totalReplicas = {total} {group} takes no messages until {needed} replicas are in the SyncStateSet, "

@@ -38,7 +38,8 @@ TOLD = frozenset(
 )
 """Commands whose arguments name the files, the context or the new cluster they are about: no running one."""
 ACTING = {
-    "down": "directory", "start": "directory", "stop": "directory", "kill": "directory", "purge": "directory",
+    "down": "directory", "start": "directory", "stop": "directory", "restart": "directory", "kill": "directory",
+    "purge": "directory",
     "elect": "directory", "join": "directory", "drain": "directory", "remove": "directory",
     "maintenance on": "directory", "maintenance off": "directory", "config set": "directory",
     "fork repair": "directory",

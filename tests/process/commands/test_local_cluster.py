@@ -7,16 +7,19 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from rmqha.client import sync
 from rmqha.ops.local.phases import failover_phases
 from rmqha.wire.state.history import parse_history
 from tests.process.cluster import LocalCluster
-from tests.support.patience import HANG_S
+from tests.support.patience import HANG_MS, HANG_S, until
 
 MESSAGES = 3000
 
@@ -141,6 +144,54 @@ def test_elect_hands_over_to_the_named_replica(running: LocalCluster) -> None:
     assert refused.returncode == 2
     assert "ends at byte" in refused.stderr
     assert "add --yes" in refused.stderr
+
+
+def test_all_are_restarted_one_by_one_while_sends_go_on(running: LocalCluster) -> None:
+    acked: list[str] = []
+    is_over = threading.Event()
+
+    def send() -> None:
+        with sync.Producer(running.namesrv) as producer:
+            while not is_over.is_set():
+                acked.append(producer.send("Restarts", b"x", timeout_ms=HANG_MS, require_ok=True).msg_id)
+
+    before = {row["node"]: row["pid"] for row in running.status()["nodes"]}
+    master = running.master()
+    with ThreadPoolExecutor(1) as pool:
+        sender = pool.submit(send)
+        try:
+            until(lambda: len(acked) > 10)
+            done = running.rmqha("restart", "-o", "json")
+        finally:
+            is_over.set()
+        sender.result(HANG_S)
+    assert done.returncode == 0, done.stderr
+    restarted = {row["node"]: row["pid"] for row in json.loads(done.stdout)["restarted"]}
+    assert list(restarted) == ["ns-1", *(name for name in before if name not in ("ns-1", master)), master]
+    assert all(before[name] != pid for name, pid in restarted.items())
+    assert running.status()["healthy"]
+    received = running.rmqha("receive", "--topic", "Restarts", "--idle", "2", "-o", "json")
+    assert set(acked) <= {json.loads(line)["msgId"] for line in received.stdout.splitlines()}
+
+    slave = next(name for name in before if name not in ("ns-1", running.master()))
+    assert running.rmqha("kill", slave).returncode == 0
+    refused = running.rmqha("restart", "-o", "json")
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 2)
+    assert f"{slave} is not well: not running; see rmqha health; nothing was restarted" in refused.stderr
+    told = json.loads(refused.stdout)
+    assert (told["restarted"], told["killed"], list(told["failed"])) == ([], [], ["ns-1"])
+    assert running.rmqha("restart", slave).returncode == 2
+    assert running.rmqha("start", slave).returncode == 0
+
+    # a drained replica that stops is no fault, and takes part in no majority
+    assert running.rmqha("drain", slave).returncode == 0
+    other = next(name for name in before if name not in ("ns-1", slave, running.master()))
+    refused = running.rmqha("restart", other)
+    assert refused.returncode == 1
+    assert (
+        f"without {other} 1 replica is in the SyncStateSet of broker-a, and it takes messages with 2" in refused.stderr
+    )
+    assert running.rmqha("drain", slave, "--undo").returncode == 0
 
 
 def test_a_port_in_use_stops_up_before_anything_is_written(cluster: LocalCluster) -> None:
