@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from rmqha.model.code import RequestCode
 from tests.interop.lab.lab import CLUSTER, GROUP, Lab, Node
@@ -20,6 +21,18 @@ def whole_set(lab: Lab, *nodes: Node) -> None:
         TIMEOUT_S,
         *(node.running for node in nodes),
     )
+
+
+def shown_master(lab: Lab) -> str:
+    """Address of the master as soon as the controllers show the group: a new leader of theirs takes a moment."""
+    shown: dict[str, Any] = {}
+
+    def is_shown() -> bool:
+        shown.update(lab.group())
+        return bool(shown)
+
+    until("the controllers show the group", is_shown, TIMEOUT_S)
+    return str(shown.get("masterAddress") or "")
 
 
 def is_master(lab: Lab, node: Node) -> None:
