@@ -50,7 +50,7 @@ NODES = {"ns-1", "broker-a-1", "broker-a-2"}
         (["topic"], {"ls", "describe", "create", "alter", "delete"}),
         (["message"], {"get", "find", "track", "resend"}),
         (["dlq"], {"ls", "resend", "export"}),
-        (["consumer"], {"ls", "describe", "lag", "members", "reset", "skip", "delete"}),
+        (["consumer"], {"ls", "describe", "lag", "members", "create", "alter", "reset", "skip", "delete"}),
     ],
 )
 def test_names_of_the_cluster(words: list[str], values: set[str]) -> None:
