@@ -42,6 +42,7 @@ from rmqha.model.epoch import EpochHistory
 from rmqha.model.identity import Identity
 from rmqha.model.message import TIMER_TOPIC
 from rmqha.model.offset import Epoch, PhyOffset
+from rmqha.model.principal import UNRESTRICTED, Principal
 from rmqha.raft import follower
 from rmqha.raft import leader as raft_leader
 from rmqha.raft import node as raft_node
@@ -250,8 +251,10 @@ def _whatever_is_newer(self: OffsetTable, *args: Any) -> int:
 _TAKE_BACK = OffsetTable.take_back
 
 
-def _commits_at_once(self: OffsetTable, group: str, topic: str, queue_id: int, offset: int) -> bool:
-    return self._put((f"{topic}@{group}", queue_id), offset)
+def _commits_at_once(
+    self: OffsetTable, group: str, topic: str, queue_id: int, offset: int, principal: Principal = UNRESTRICTED
+) -> bool:
+    return self._put((f"{topic}@{group}", queue_id), offset, principal)
 
 
 # --- timers -----------------------------------------------------------------------------------------------------------
