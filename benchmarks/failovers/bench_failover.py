@@ -88,7 +88,7 @@ def pauses(scratch: Path, count: int) -> dict[str, Any]:
 
 
 def syncs_on_the_path(scratch: Path, count: int = COUNTED_ROUNDS) -> dict[str, Any]:
-    """How many fdatasync and fsync calls ended between kill and first acknowledgement, and how long they took."""
+    """Number of fdatasync and fsync calls that ended between kill and first acknowledgement, and how long they took."""
 
     def counted(state: ClusterState, name: str) -> None:
         output = state.output_path(name)

@@ -265,9 +265,8 @@ class DurableRaftLog:
         self._snapshot_index = snapshot.index
 
     def _write_new_snapshot(self, head: bytes, data: memoryview) -> None:
+        self._drop_new_snapshot()
         temporary = f"{self._path}/{TEMPORARY_SNAPSHOT}"
-        if self._disk.exists(temporary):
-            self._disk.remove(temporary)
         file = self._disk.open_append(temporary)
         try:
             file.append(head)

@@ -18,13 +18,12 @@ from rmqha.model.principal import Principal
 from rmqha.store.index.index_key import INDEX_KEY_TYPE, INDEX_UNIQUE_TYPE
 from rmqha.store.index.index_service import (
     MAX_QUERY_COUNT,
-    HitFilter,
     IndexSearch,
     IndexService,
     QueryResult,
-    take_all,
 )
-from rmqha.store.index.queue_search import QueueSearch, QueuesOfTopics, Wanted
+from rmqha.store.index.queue_search import QueueSearch, QueuesOfTopics
+from rmqha.store.index.wanted import RecordFilter, Wanted, any_record
 from rmqha.wire.command import Command
 
 DEFAULT_QUERY_MAX_COUNT = 32
@@ -148,8 +147,9 @@ class QueryRequests:
         if truth(command, "_UNIQUE_KEY_QUERY"):
             index_type, max_count = INDEX_UNIQUE_TYPE, DEFAULT_QUERY_MAX_COUNT
         try:
-            wanted = Wanted(topic, key, max_count, begin_ms, end_ms, index_type, self._filter_for(command.principal))
-            search = KeySearch(self._index.search(*wanted), partial(self._in_queues, wanted))
+            takes = self._filter_for(command.principal)
+            wanted = Wanted(topic, key, min(max_count, MAX_QUERY_COUNT), begin_ms, end_ms, index_type, takes)
+            search = KeySearch(self._index.search(wanted), partial(self._in_queues, wanted))
             while search.enter():
                 yield
         except (StoreError, UsageError) as error:
@@ -159,17 +159,16 @@ class QueryRequests:
             self._wait_in_line(channel, command, search)
         return reply
 
-    def _filter_for(self, principal: Principal) -> HitFilter:
+    def _filter_for(self, principal: Principal) -> RecordFilter:
         """Filter of the records that the account may have: only admins get what was sent to a deleted topic."""
         if not principal.is_restricted or principal.is_admin:
-            return take_all
+            return any_record
         is_of_deleted = self._topics.is_of_deleted
         return lambda record: not is_of_deleted(record.topic, record.queue_id, record.queue_offset)
 
     def _in_queues(self, wanted: Wanted, last_timestamp_ms: int) -> QueueSearch:
         topic = self._topics.get(wanted.topic)
         count = 0 if topic is None else max(topic.read_queue_count, topic.write_queue_count)
-        wanted = wanted._replace(max_count=min(wanted.max_count, MAX_QUERY_COUNT))
         return QueueSearch(self._log, range(count), wanted, last_timestamp_ms)
 
     def _wait_in_line(self, channel: Channel, command: Command, search: KeySearch) -> None:

@@ -15,7 +15,8 @@ from rmqha.port import Disk, Tracer
 from rmqha.store.config import StoreConfig
 from rmqha.store.index.index import Index
 from rmqha.store.index.index_file import IndexLayout
-from rmqha.store.index.index_key import INDEX_KEY_TYPE, has_key, key_hash
+from rmqha.store.index.index_key import INDEX_KEY_TYPE, key_hash
+from rmqha.store.index.wanted import Wanted
 from rmqha.store.log.commit_log import CommitLog
 from rmqha.store.meta.boot_file import LastStop
 from rmqha.store.queue.dispatch_cache import FreshRecords
@@ -40,13 +41,6 @@ CLOSE_LIMIT_BYTES = 64 * 1024 * 1024
 """Log that a clean stop still indexes; what is behind that is made after the next start."""
 
 
-HitFilter = Callable[[DispatchedRecord], bool]
-
-
-def take_all(record: DispatchedRecord) -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class QueryResult:
     """Answer to a query by key. `records` are whole records in the log's own bytes, the newest first. `is_complete` is
@@ -62,22 +56,10 @@ class QueryResult:
 class IndexSearch:
     """One query. A key may stand in very many entries, so it walks them in steps."""
 
-    def __init__(
-        self,
-        index: IndexService,
-        topic: str,
-        key: str,
-        max_count: int,
-        begin_ms: int,
-        end_ms: int,
-        index_type: str,
-        takes: HitFilter,
-    ) -> None:
-        self._index, self._takes = index, takes
-        self._topic, self._key, self._index_type = topic, key, index_type
-        self._max_count, self._begin_ms, self._end_ms = max_count, begin_ms, end_ms
-        self._wanted = key_hash(topic, key, index_type)
-        self._entries = index.files.search(self._wanted, begin_ms, end_ms)
+    def __init__(self, index: IndexService, wanted: Wanted) -> None:
+        self._index, self._wanted = index, wanted
+        self._hash = key_hash(wanted.topic, wanted.key, wanted.index_type)
+        self._entries = index.files.search(self._hash, wanted.begin_ms, wanted.end_ms)
         self._left_bytes = QUERY_BUILD_BYTES
         self._cut_count = index.files.cut_count
         self._passed = 0
@@ -102,7 +84,7 @@ class IndexSearch:
         try:
             for hit in self._entries:
                 self._passed += 1
-                if self._passed > WALK_COUNT or len(self._found) >= self._max_count:
+                if self._passed > WALK_COUNT or len(self._found) >= self._wanted.max_count:
                     break
                 if hit is not None and hit not in self._hits:
                     self._hits.add(hit)
@@ -117,15 +99,10 @@ class IndexSearch:
 
     def _take(self, hit: int) -> int:
         """Size (bytes) of the properties that were looked through."""
-        record = self._index.record_of(hit, self._wanted)
+        record = self._index.record_of(hit, self._hash)
         if record is None:
             return 0
-        if (
-            record.topic == self._topic
-            and self._begin_ms <= record.store_timestamp_ms <= self._end_ms
-            and has_key(record.properties, self._key, self._index_type)
-            and self._takes(record)
-        ):
+        if self._wanted.matches(record):
             self._found.append((hit, record.size_bytes))
         return len(record.properties)
 
@@ -215,28 +192,18 @@ class IndexService:
         """The newest committed messages of a topic that have this key and were stored in [begin_ms, end_ms], up to 64.
         `index_type` U compares UNIQ_KEY, T TAGS, all else UNIQ_KEY and KEYS. Raises UsageError if there shall be
         no index, StoreError if it is damaged (it is made anew then) or cannot be written."""
-        search = self.search(topic, key, max_count, begin_ms, end_ms, index_type)
+        search = self.search(Wanted(topic, key, max_count, begin_ms, end_ms, index_type))
         while search.enter():
             pass
         while (result := search.step()) is None:
             pass
         return result
 
-    def search(
-        self,
-        topic: str,
-        key: str,
-        max_count: int,
-        begin_ms: int,
-        end_ms: int,
-        index_type: str,
-        takes: HitFilter = take_all,
-    ) -> IndexSearch:
-        """Search as `query` does, for a caller that does something else between its steps. `takes`: filter of the
-        records that have the key."""
+    def search(self, wanted: Wanted) -> IndexSearch:
+        """Search as `query` does, for a caller that does something else between its steps."""
         if not self.is_enabled:
             raise UsageError("this broker keeps no index of keys (messageIndexEnable=false); set the key to true")
-        return IndexSearch(self, topic, key, min(max_count, MAX_QUERY_COUNT), begin_ms, end_ms, index_type, takes)
+        return IndexSearch(self, wanted._replace(max_count=min(wanted.max_count, MAX_QUERY_COUNT)))
 
     def require_sound(self) -> None:
         """Raise StoreError if nothing more can be entered."""

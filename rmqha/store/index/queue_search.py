@@ -6,13 +6,13 @@ messages of the one topic alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from rmqha.model.offset import QueueOffset
 from rmqha.store.cold_range import Bounds, ColdRange
-from rmqha.store.index.index_key import has_key
+from rmqha.store.index.wanted import Wanted
 from rmqha.store.log.record import BadRecordError, locate
 from rmqha.store.queue.dispatcher import DispatchedRecord
 from rmqha.store.reader import Unit
@@ -42,18 +42,6 @@ class QueuesOfTopics(Protocol):
     def memory_bounds(self, topic: str, queue_id: int, offset: int, count: int) -> Bounds | ColdRange: ...
 
     def record_at(self, phy_offset: int) -> memoryview | None: ...
-
-
-class Wanted(NamedTuple):
-    """Messages of a topic to find: with a key, stored in [begin_ms, end_ms], for which `takes` returns True."""
-
-    topic: str
-    key: str
-    max_count: int
-    begin_ms: int
-    end_ms: int
-    index_type: str
-    takes: Callable[[DispatchedRecord], bool]
 
 
 class QueueSearch:
@@ -142,7 +130,7 @@ class QueueSearch:
 
     def _compared(self, phy_offset: int, queue_id: int, queue_offset: int) -> tuple[memoryview | None, int]:
         """The record of a queue's entry if it is wanted, else None; and the size (bytes) of its properties."""
-        wanted, view = self._wanted, self._log.record_at(phy_offset)
+        view = self._log.record_at(phy_offset)
         if view is None:
             return None, 0
         try:
@@ -153,10 +141,5 @@ class QueueSearch:
         topic = str(view[topic_at : topic_at + topic_size], "utf-8", "replace")
         properties = bytes(view[at : at + properties_size])
         record = DispatchedRecord(phy_offset, size, topic, own_id, own_offset, flag, stored, properties)
-        is_wanted = (
-            (topic, own_id, own_offset) == (wanted.topic, queue_id, queue_offset)
-            and wanted.begin_ms <= stored <= wanted.end_ms
-            and has_key(properties, wanted.key, wanted.index_type)
-            and wanted.takes(record)
-        )
+        is_wanted = (own_id, own_offset) == (queue_id, queue_offset) and self._wanted.matches(record)
         return (view if is_wanted else None), properties_size

@@ -13,8 +13,8 @@ from rmqha.model.message import encode_properties
 from rmqha.store.cold_range import NO_BOUNDS, Bounds, ColdRange
 from rmqha.store.index import index_service, queue_search
 from rmqha.store.index.index_key import INDEX_KEY_TYPE, key_hash
-from rmqha.store.index.index_service import take_all
-from rmqha.store.index.queue_search import QueueSearch, Wanted
+from rmqha.store.index.queue_search import QueueSearch
+from rmqha.store.index.wanted import Wanted
 from rmqha.store.log.record import decode
 from rmqha.wire.command import Command
 from tests.broker.requests.test_pull import bodies
@@ -283,7 +283,7 @@ class WatchedLog:
 
 
 def wanted(key: str) -> Wanted:
-    return Wanted(HIDDEN, key, 64, 0, 1 << 62, INDEX_KEY_TYPE, take_all)
+    return Wanted(HIDDEN, key, 64, 0, 1 << 62, INDEX_KEY_TYPE)
 
 
 def steps_of(search: QueueSearch) -> int:
