@@ -26,7 +26,7 @@ from rmqha.client.consumers.message import Message, MessageBatch, MessageView
 from rmqha.client.consumers.pop_consumer import INVISIBLE_MS, POP_COUNT, PoppedMessage
 from rmqha.client.consumers.pop_consumer import PopConsumer as TrioPopConsumer
 from rmqha.client.consumers.read_range import ReadRange
-from rmqha.client.portal import ConsumerReading, MessageFeed, Portal, Receive
+from rmqha.client.portal import ConsumerReading, MessageFeed, Portal, Receive, TransactionControl
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import SEND_TIMEOUT_MS
 from rmqha.client.producers.producer import Producer as TrioProducer
@@ -207,13 +207,13 @@ class AwaitedProducer(Awaited[TrioProducer]):
         return tally
 
 
-class AwaitedTransaction:
+class AwaitedTransaction(TransactionControl):
     """Async context manager around the application's own transaction. Entering stores the half message; leaving
     commits, or rolls back after `rollback()`; an exception decides nothing (see `rmqha.client.Transaction`)."""
 
     def __init__(self, producer: AwaitedTransactionProducer, transaction: TrioTransaction) -> None:
+        super().__init__(transaction)
         self._producer = producer
-        self._transaction = transaction
 
     async def __aenter__(self) -> AwaitedTransaction:
         """Store the half message. Raises as `Producer.send`; then the application must not begin."""
@@ -225,29 +225,6 @@ class AwaitedTransaction:
     ) -> None:
         leave = self._transaction.__aexit__
         await self._producer._wait(self._producer._portal.submit(lambda: leave(kind, error, trace)))
-
-    def rollback(self) -> None:
-        """Roll back: no consumer gets the message."""
-        self._transaction.rollback()
-
-    def leave_open(self) -> None:
-        """Decide nothing now: the brokers are to ask `check`."""
-        self._transaction.leave_open()
-
-    @property
-    def half(self) -> SendResult:
-        """Result of the half message's send; its `msg_id` is that of the message."""
-        return self._transaction.half
-
-    @property
-    def msg_id(self) -> str:
-        """The id that the message of this transaction has."""
-        return self._transaction.msg_id
-
-    @property
-    def confirmed(self) -> bool:
-        """True once the group has stored how the transaction ended."""
-        return self._transaction.confirmed
 
 
 class AwaitedTransactionProducer(AwaitedProducer):

@@ -17,6 +17,8 @@ import trio
 
 from rmqha.client.consumers.message import Message, MessageBatch
 from rmqha.client.producers.outgoing import OutgoingMessage
+from rmqha.client.producers.result import SendResult
+from rmqha.client.producers.transaction import Transaction
 from rmqha.client.session import ClosedError
 from rmqha.model.error import UsageError
 
@@ -257,3 +259,33 @@ class ConsumerReading:
 
 def _not_here() -> UsageError:
     return UsageError("the client was opened before this process was forked: open one of its own here")
+
+
+class TransactionControl:
+    """Part of a transaction that waits for nothing, the same in `sync` and `aio`."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    def rollback(self) -> None:
+        """Roll back: no consumer gets the message."""
+        self._transaction.rollback()
+
+    def leave_open(self) -> None:
+        """Decide nothing now: the brokers are to ask `check`."""
+        self._transaction.leave_open()
+
+    @property
+    def half(self) -> SendResult:
+        """Result of the half message's send; its `msg_id` is that of the message."""
+        return self._transaction.half
+
+    @property
+    def msg_id(self) -> str:
+        """The id that the message of this transaction has."""
+        return self._transaction.msg_id
+
+    @property
+    def confirmed(self) -> bool:
+        """True once the group has stored how the transaction ended."""
+        return self._transaction.confirmed
