@@ -153,7 +153,7 @@ RAFT: dict[str, Callable[[], Any]] = {
     ),
     "a snapshot is not synced (Raft)": edit(DurableRaftLog, "_write_new_snapshot", ("        file.sync()\n", "")),
     "a snapshot goes on behind a broken-off one (Raft)": edit(
-        DurableRaftLog, "_write_new_snapshot", ("        self._disk.remove(temporary)\n", "        pass\n")
+        DurableRaftLog, "_write_new_snapshot", ("    self._drop_new_snapshot()\n", "")
     ),
     "a leader's snapshot is not announced (Raft)": edit(
         DurableRaftLog, "steps", (", announced=ready.snapshot.index", "")
