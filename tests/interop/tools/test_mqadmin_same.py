@@ -57,6 +57,9 @@ MOMENTARY = {
 """Values of brokerStatus that depend on the moment, or on how often clients and slaves have asked."""
 THREAD_POOLS = "ThreadPoolQueueCapacity"
 """How the names of those end that are 0 with ours: it has no thread pools."""
+RETURNED = re.compile(r"^.*\b(Doomed|ListedC)\b.*(\n|\Z)", re.M)
+"""Topics that the commands delete. A slave of Apache's that registers before it has asked for the tables brings such a
+topic back to the name server, which then lists it for good."""
 OTHER_SETTINGS = {
     "bindAddress": "the laboratory's",
     "brokerIP1": "Apache's fills it in",
@@ -153,6 +156,9 @@ def test_every_command_prints_the_same(laboratories: list[Laboratory]) -> None:
     with ThreadPoolExecutor(2) as pool:
         (ours, of_ours), (apaches, of_apaches) = pool.map(answers, laboratories)
     assert ours.keys() == apaches.keys()
+    for command in apaches:
+        if command.startswith("call "):
+            apaches[command] = RETURNED.sub("", apaches[command])
     differ = [command for command in ours if ours[command] != apaches[command] and command not in DIFFERENT]
     assert differ == [], "\n".join(line for command in differ for line in compared(ours[command], apaches[command]))
     for command, (_, wanted, told) in DIFFERENT.items():
