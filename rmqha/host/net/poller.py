@@ -46,7 +46,9 @@ SLICE_COUNT = 64
 """Frames that are parsed and handled at a time: as many sends take what SLICE_S allows."""
 POP_BATCH_COUNT = 8
 """Pops and their acknowledgements handled in one call. Each costs some 200 us: as many take what SLICE_S allows."""
-DISCONNECT_EVENTS = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+EPOLLRDHUP: int = getattr(select, "EPOLLRDHUP", 0x2000)
+"""Linux's bit for a peer that sends no more. PyPy, which runs simulations, does not name it."""
+DISCONNECT_EVENTS = EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 """Events of epoll for a socket whose peer sends no more."""
 _C = RequestCode
 _SENDS = _C.SEND_MESSAGE, _C.SEND_MESSAGE_V2, _C.SEND_BATCH_MESSAGE, _C.RMQHA_RAFT_MESSAGE
@@ -122,7 +124,7 @@ class Poller:
         if entry.is_urgent:
             self._urgent.register(handle, select.EPOLLIN)
         else:
-            self._epoll.register(handle, select.EPOLLIN | select.EPOLLRDHUP)
+            self._epoll.register(handle, select.EPOLLIN | EPOLLRDHUP)
 
     def remove(self, handle: int) -> None:
         """Serve the socket's session no more; called before the socket is closed. Nothing happens if it is not

@@ -45,14 +45,19 @@ def test_a_restart_that_is_due_after_the_faults_starts_nobody(seed: int) -> None
     assert not report.failure, report.failure
 
 
+SIMULATE = "import runpy, select; runpy.run_module('tests.simulation', run_name='__main__', alter_sys=True)"
+SIMULATE_AS_PYPY = SIMULATE.replace(";", "; del select.EPOLLRDHUP;", 1)
+"""Without the constant that PyPy, which runs long series, does not have."""
+
+
 def test_a_seed_gives_the_same_trace_in_every_process() -> None:
-    hashes = {_trace_hash(9, hash_seed) for hash_seed in ("1", "2")}
+    hashes = {_trace_hash(9, "1", SIMULATE), _trace_hash(9, "2", SIMULATE_AS_PYPY)}
     assert len(hashes) == 1
 
 
-def _trace_hash(seed: int, hash_seed: str) -> str:
+def _trace_hash(seed: int, hash_seed: str, program: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.simulation", "--seed", str(seed)],
+        [sys.executable, "-c", program, "--seed", str(seed)],
         capture_output=True,
         text=True,
         check=True,
