@@ -354,6 +354,8 @@ def left(brokers: Sequence[BrokerProcess]) -> str:
                     offset = pops.positions.next_offset(PopQueue(topic, group, queue_id)) or 0
                     if offset < end:
                         return f"{broker.host} has given {group} {offset} of {end} messages of {topic}/{queue_id}"
+        if pops.positions.first_timer_offset() is not None:
+            return f"{broker.host} has not committed all that pops took"
         if not pops.recovery.is_done:
             return f"{broker.host} has not looked through its checkpoints"
         if not pops.revive.is_read or pops.revive.in_flight():

@@ -12,7 +12,7 @@ from controller.state.event import Cause
 from rmqha.ha.hand_over import RESUME_AFTER_MS
 from tests.simulation.history import InvariantError
 from tests.simulation.processes.broker_process import BrokerProcess
-from tests.simulation.processes.versions import TODAY
+from tests.simulation.processes.versions import TODAY, Dialect
 
 
 class _Told(NamedTuple):
@@ -33,8 +33,8 @@ class HandOvers:
         """By host: where its log ended when it said so."""
         self._agreed: dict[str, int] = {}
         """By host: the epoch in which it said so last."""
-        self._asked: dict[str, tuple[BrokerProcess, int]] = {}
-        """By controller: the master that it asks, and the epoch that this one leads."""
+        self._asked: dict[str, tuple[BrokerProcess, int, Dialect]] = {}
+        """By controller: the master that it asks, the epoch that this one leads, and what it spoke then."""
         self.judged_count = 0
 
     def traced(self, name: str, fields: Mapping[str, Any]) -> None:
@@ -43,13 +43,14 @@ class HandOvers:
         if name == "hand_over_begins":
             for broker in self._brokers:
                 if broker.broker_id == fields["master"] and broker.alive and broker.replica.is_master:
-                    self._asked[fields["node"]] = broker, int(broker.replica.epoch)
+                    self._asked[fields["node"]] = broker, int(broker.replica.epoch), broker.dialect
         elif name in ("hand_over_failed", "master_elected"):
             self._asked.pop(fields["node"], None)
         if asked is None or name != "master_elected":
             return
-        (master, epoch), cause = asked, Cause[fields["cause"]]
-        must_agree = cause in HANDED_OVER - {Cause.DISK_FAILED} and master.dialect is TODAY
+        (master, epoch, dialect), cause = asked, Cause[fields["cause"]]
+        # it may be started as another release between the request and its answer
+        must_agree = cause in HANDED_OVER - {Cause.DISK_FAILED} and {dialect, master.dialect} == {TODAY}
         if must_agree and epoch < fields["epoch"] and self._agreed.get(master.host, 0) < epoch:
             raise InvariantError(
                 f"{fields['node']} elects replica {fields['broker_id']} ({cause.name}), and {master.host} has not said"
