@@ -153,8 +153,9 @@ class BrokerCore:
         self.statistics = BrokerStatistics(config.broker_cluster_name)
         self.driver = ReplicaDriver(self.replica, store, self.throttle, clock, tracer, self, shell, self.statistics)
         synced = store.recovery.last_stop is LastStop.CLEAN  # else a write may have failed unseen (ruling 29)
-        ends_of = store.queue_ends_of
-        self.topics = TopicTable(disk, config, clock, self, store.batch_topics, is_synced=synced, queue_ends=ends_of)
+        self.topics = TopicTable(
+            disk, config, clock, self, store.batch_topics, store.queue_ends_of, self._log_end, is_synced=synced
+        )
         store.hide_before(self.topics.begins)
         self.groups = GroupTable(disk, clock, config, self, is_synced=synced)
         self.offsets = self._offset_table(disk, is_synced=synced)
@@ -465,6 +466,10 @@ class BrokerCore:
             self._clamp_offsets(self.store.queue_end)
         except StoreError:  # damaged: its dispatch, which comes to it next, tells so
             self._clamp_offsets(self._dispatched_end)
+
+    def _log_end(self) -> int:
+        """Physical offset of the next record."""
+        return self.store.max_phy_offset + self.store.uncommitted_bytes
 
     def _dispatched_end(self, topic: str, queue_id: int) -> QueueOffset:
         return self.store.queue_range(topic, queue_id)[1]

@@ -13,6 +13,7 @@ from rmqha.broker.requests.request import Channel, RequestError
 from rmqha.model.access import Needs, Permission, is_mixed
 from rmqha.model.code import ResponseCode
 from rmqha.model.message import (
+    CHECK_MAX_TOPIC,
     PROPERTY_REAL_TOPIC,
     PROPERTY_RETRY_TOPIC,
     PROPERTY_UNIQUE_KEY,
@@ -29,7 +30,7 @@ class DeletedTopics(Protocol):
 
     def is_of_deleted(self, name: str, queue_id: int, queue_offset: int) -> bool: ...
 
-    def has_deleted(self, name: str) -> bool: ...
+    def is_for_deleted(self, name: str, phy_offset: int, *, if_unknown: bool = False) -> bool: ...
 
 
 def owner_topic(record: Record) -> str:
@@ -59,11 +60,11 @@ def require_reader(command: Command, record: Record, named_topic: str | None, to
 
 
 def _is_of_deleted(record: Record, topics: DeletedTopics) -> bool:
-    """True also of a message that waited for its topic, if there was a deleted one of that name: its place there is
-    not known."""
     owner = owner_topic(record)
     if owner != record.topic:
-        return topics.has_deleted(owner)
+        # a transaction may have been given up because of the deletion
+        phy_offset = -1 if record.topic == CHECK_MAX_TOPIC else record.phy_offset
+        return topics.is_for_deleted(owner, phy_offset, if_unknown=True)
     return topics.is_of_deleted(owner, record.queue_id, record.queue_offset)
 
 

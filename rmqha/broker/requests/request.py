@@ -414,47 +414,79 @@ class TopicRoom:
         self._expected.clear()
 
 
+LOG_END = -1
+"""Key, among the ends or first offsets of a topic's queues, of the end that the log had when the topic was deleted."""
 MAX_DELETED_COUNT = 100_000
-MAX_DELETED_CHARS = MAX_NAMES_CHARS // 2
+MAX_DELETED_BYTES = 8 * 1024 * 1024
+"""Bound on the JSON of what is remembered of deleted topics: slaves get it in a frame with a part of the topics."""
+_END_BYTES = 24
+"""JSON of one queue's end, nearly always."""
+
+Ends = Mapping[int, int]
+"""Ends of a deleted topic's queues by queue id, and of the log (LOG_END)."""
 
 
 class DeletedNames:
-    """Names of deleted topics, and the ends of their queues by topic and queue id. Beyond MAX_DELETED_COUNT, or
-    MAX_DELETED_CHARS, the oldest of those without ends are forgotten, then the oldest of the others."""
+    """Names of deleted topics, with their `Ends`. Beyond MAX_DELETED_COUNT, or MAX_DELETED_BYTES, the oldest of those
+    whose queues held nothing are forgotten, then the oldest of the others."""
 
-    def __init__(self, names: Iterable[str] = (), ends: Mapping[str, Mapping[int, int]] = NO_ENDS) -> None:
-        self._names = dict.fromkeys(names)
-        self.ends = {name: ends[name] for name in self._names if ends.get(name)}
-        self._without_ends = dict.fromkeys(name for name in self._names if name not in self.ends)
-        self._chars = sum(map(len, self._names))
+    def __init__(self, names: Iterable[str] = (), ends: Mapping[str, Ends] = NO_ENDS) -> None:
+        found = {name: ends.get(name, {}) for name in names}
+        self.ends = {name: found[name] for name in sorted(found, key=lambda name: (found[name].get(LOG_END, 0), name))}
+        """The oldest first."""
+        self._empty = dict.fromkeys(name for name, of_name in self.ends.items() if not _has_queues(of_name))
+        self._size_bytes = sum(map(_deleted_bytes, self.ends.keys(), self.ends.values()))
+        self._changed: dict[str, Ends | None] = {}
         self._forget_the_oldest()
 
     @property
     def names(self) -> KeysView[str]:
         """All of them, the oldest first."""
-        return self._names.keys()
+        return self.ends.keys()
 
-    def add(self, name: str, ends: Mapping[int, int]) -> None:
+    def add(self, name: str, ends: Ends) -> None:
         self.discard(name)
-        self._names[name] = None
-        self._chars += len(name)
-        if ends:
-            self.ends[name] = ends
-        else:
-            self._without_ends[name] = None
+        self.ends[name] = self._changed[name] = ends
+        self._size_bytes += _deleted_bytes(name, ends)
+        if not _has_queues(ends):
+            self._empty[name] = None
         self._forget_the_oldest()
 
     def _forget_the_oldest(self) -> None:
-        while len(self._names) > MAX_DELETED_COUNT or self._chars > MAX_DELETED_CHARS:
-            self.discard(next(iter(self._without_ends or self._names)))
+        while len(self.ends) > MAX_DELETED_COUNT or self._size_bytes > MAX_DELETED_BYTES:
+            self.discard(next(iter(self._empty or self.ends)))
 
-    def discard(self, name: str) -> Mapping[int, int]:
-        """Forget a name, if it is known. Returns the ends of its queues."""
-        if name in self._names:
-            del self._names[name]
-            self._chars -= len(name)
-            self._without_ends.pop(name, None)
-        return self.ends.pop(name, {})
+    def discard(self, name: str) -> Ends:
+        """Forget a name, if it is known. Returns its ends."""
+        ends = self.ends.pop(name, None)
+        if ends is None:
+            return {}
+        self._empty.pop(name, None)
+        self._size_bytes -= _deleted_bytes(name, ends)
+        self._changed[name] = None
+        return ends
+
+    def clamp(self, log_end: int) -> list[str]:
+        """Lower the ends of the log to `log_end`. Returns the names of those that were higher."""
+        names = [name for name, ends in self.ends.items() if ends.get(LOG_END, 0) > log_end]
+        for name in names:
+            self.ends[name] = self._changed[name] = {**self.ends[name], LOG_END: log_end}
+        return names
+
+    def take_changed(self) -> dict[str, Ends | None]:
+        """Names that were added, with their ends, or forgotten (None), since the last call."""
+        changed, self._changed = self._changed, {}
+        return changed
+
+
+def _has_queues(ends: Ends) -> bool:
+    """True if any queue of the topic has held messages."""
+    return len(ends) > (LOG_END in ends)
+
+
+def _deleted_bytes(name: str, ends: Ends) -> int:
+    """JSON of a deleted topic: its name is told twice."""
+    return 2 * (len(name) + len('"",')) + _END_BYTES * len(ends)
 
 
 class _Turn:

@@ -238,8 +238,10 @@ class TableRequests:
         return command.reply(body=lenient_json.dumps(topic.to_json()))
 
     def _all_topics(self, channel: Channel, command: Command) -> Work:
-        members = yield from self._topics.members(*_slice(command, "topicSeq", "maxTopicNum"))
-        ext = {"totalTopicNum": str(len(self._topics))}
+        (first, count), total = _slice(command, "topicSeq", "maxTopicNum"), len(self._topics)
+        is_last = count is None or first + count >= total
+        members = yield from self._topics.members(first, count, is_last=is_last)
+        ext = {"totalTopicNum": str(total)}
         body = yield from lenient_json.dumps_in_steps(members)
         return command.reply(ResponseCode.SUCCESS, ext, body)
 

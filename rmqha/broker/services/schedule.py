@@ -286,6 +286,7 @@ class ScheduleService:
         due."""
         now_ms = self._clock.wall_ms()
         messages = []
+        deleted_count = 0
         for unit in self._log.units(SCHEDULE_TOPIC, level - 1, offset, MAX_DELIVERY_COUNT):
             phy_offset, _, deliver_at_ms = unit
             # A time further ahead than the level's delay comes from a clock that was set back: due now.
@@ -299,9 +300,13 @@ class ScheduleService:
             message = from_schedule(record, self._store_host)
             if message is None:
                 self._tracer.event("delayed_message_without_topic", level=level, phy_offset=phy_offset)
+            elif self._topics.is_for_deleted(message.topic, phy_offset):
+                deleted_count += 1
             else:
                 message.queue_id = self._topics.read_queue(message.topic, message.queue_id)
                 messages.append(message)
+        if deleted_count:
+            self._tracer.event("delayed_messages_of_deleted_topic", level=level, count=deleted_count)
         return messages, offset
 
     def _append(self, level: int, messages: list[NewMessage], next_offset: int) -> None:

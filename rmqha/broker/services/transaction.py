@@ -178,7 +178,7 @@ class TransactionRules(NamedTuple):
 class TransactionVerdict(Enum):
     LATER = "it may still end by itself"
     CHECK = "ask its producer"
-    GIVE_UP = "asked often enough, or too old"
+    GIVE_UP = "asked often enough, too old, or its topic was deleted"
 
 
 def judge(half: Record, wall_ms: int, rules: TransactionRules) -> tuple[TransactionVerdict, int]:

@@ -306,6 +306,8 @@ class TransactionService:
             commit = to_commit(half, self._store_host)
             if commit is None:
                 raise RequestError(ResponseCode.SYSTEM_ERROR, "the prepared message does not say where it belongs")
+            if self._topics.is_for_deleted(commit.topic, half.phy_offset):
+                raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{commit.topic}] was deleted meanwhile")
             commit.queue_id = self._topics.read_queue(commit.topic, commit.queue_id)
             # In this order: a cut of the log may remove the mark alone, never the message alone.
             messages.insert(0, commit)
@@ -472,7 +474,8 @@ class TransactionService:
                 # It waits: a copy would hide the damage. A replica with a valid record is asked for it.
                 self._tracer.event("half_message_damaged", queue_offset=queue_offset, phy_offset=error.phy_offset)
                 continue
-            if half is None or real_place(decode_properties(half.properties)) is None:
+            place = None if half is None else real_place(decode_properties(half.properties))
+            if half is None or place is None:
                 self._tracer.event("half_message_unusable", queue_offset=queue_offset)
                 state.close(queue_offset)
                 continue
@@ -481,6 +484,8 @@ class TransactionService:
                 state.copied(int(older), queue_offset)
             state.own(queue_offset, mark_of(half))
             verdict, later_ms = judge(half, wall_ms, self._rules)
+            if self._topics.is_for_deleted(place[0], half.phy_offset):
+                verdict = TransactionVerdict.GIVE_UP
             if verdict is TransactionVerdict.LATER:
                 state.open[queue_offset] = later_ms
             else:

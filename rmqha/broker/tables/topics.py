@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from rmqha.broker.requests.request import NO_ENDS, DeletedNames, TopicRoom
+from rmqha.broker.requests.request import LOG_END, NO_ENDS, DeletedNames, Ends, TopicRoom
 from rmqha.broker.tables import config_table
 from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
 from rmqha.broker.tables.table_file import ROWS, PendingTableWrite, TableFile
@@ -29,7 +29,7 @@ from rmqha.model.message import (
 from rmqha.model.principal import UNRESTRICTED, Principal
 from rmqha.model.quota import TokenBucket
 from rmqha.port import Clock, Disk
-from rmqha.wire.lenient_json import Entries, dumps
+from rmqha.wire.lenient_json import Entries, Items, dumps
 from rmqha.wire.registration import pack
 from rmqha.wire.steps import sorted_in_steps
 
@@ -126,13 +126,8 @@ _WAITING = {
     **dict.fromkeys(ROCKSDB_TRANSACTION_TOPICS, 1),
 }
 """Numbers of queues of the topics where messages wait for their own."""
-_DELETED_BEFORE = {0: 0}
-"""First offsets of a topic of a deleted one's name, if that one's queues never held anything."""
+_NO_MAPPINGS: Mapping[str, Any] = {"topicQueueMappingDetailMap": {}, "topicQueueMappingInfoMap": {}}
 _PERM_LETTERS = ((PERM_READ, "R"), (PERM_WRITE, "W"), (PERM_INHERIT, "X"))
-
-
-def _no_queues(topic: str, queue_count: int) -> dict[int, int]:
-    return {}
 
 
 def _offsets_to_json(offsets: Mapping[int, int]) -> dict[str, str]:
@@ -158,7 +153,8 @@ class TopicConfig:
     unknown: Mapping[str, Any] = field(default_factory=dict)
     """Members that this release does not know and writes back unchanged."""
     begins: Mapping[int, int] = field(default_factory=dict)
-    """First offset by queue id: earlier messages were sent to a deleted topic of that name."""
+    """First offset by queue id, and the log's end at the time of the deletion (LOG_END): earlier messages were sent to
+    a deleted topic of that name."""
 
     @property
     def readable(self) -> bool:
@@ -241,12 +237,14 @@ class TopicTable:
         clock: Clock,
         events: TableEvents,
         batch_queue_topics: Set[str] = frozenset(),
+        queue_ends: Callable[[str, int], Mapping[int, int]] = lambda topic, queue_count: {},
+        log_end: Callable[[], int] = lambda: 0,
         *,
         is_synced: bool = True,
-        queue_ends: Callable[[str, int], Mapping[int, int]] = _no_queues,
     ) -> None:
-        """`batch_queue_topics`: the store's own set. `is_synced`: the file is known to be on the disk; else it is
-        written again. `queue_ends`: the ends of the first so many queues of a topic, by queue id."""
+        """`batch_queue_topics`: the store's own set. `queue_ends`: the ends of the first so many queues of a topic, by
+        queue id. `log_end`: the physical offset of the next record. `is_synced`: the file is known to be on the disk;
+        else it is written again."""
         self._disk = disk
         self._clock = clock
         self._topics: dict[str, TopicConfig] = {}
@@ -259,7 +257,7 @@ class TopicTable:
         """All encoded members; empty after a change of the table."""
         self._table_digest = ""
         self._granted = config.broker_permission
-        self._queue_ends = queue_ends
+        self._queue_ends, self._log_end = queue_ends, log_end
         self.begins: dict[str, Mapping[int, int]] = {}
         """First offsets of queues, by topic and queue id, where a deleted topic has left messages in front."""
         self.batch_queue_topics = batch_queue_topics
@@ -276,12 +274,13 @@ class TopicTable:
             self.epoch = found.version.state_version
         self._table_changes = TableChanges(self.version.stamp)
         table, deleted, ends = found.table
-        self._deleted = DeletedNames(sorted(deleted), ends)
+        self._deleted = DeletedNames(deleted, ends)
         self._topics.update(table)
         self._note_begins(table)
         self._room.recount(self._topics)
-        self.file = TableFile(disk, "topics", (_TABLE,), TopicConfig.to_json)
+        self.file = TableFile(disk, "topics", (_TABLE, DELETED_ENDS), _row_to_json, (DELETED_ENDS,))
         self.file.holds(_TABLE, self._topics)
+        self.file.holds(DELETED_ENDS, self._deleted.ends)
         if not is_synced and table:
             self.file.doubt()
 
@@ -321,7 +320,7 @@ class TopicTable:
         return self._deleted.names
 
     @property
-    def deleted_ends(self) -> dict[str, Mapping[int, int]]:
+    def deleted_ends(self) -> dict[str, Ends]:
         """The ends of their queues, by topic and queue id."""
         return self._deleted.ends
 
@@ -334,9 +333,14 @@ class TopicTable:
         """True if the message at that place was sent to a deleted topic of that name."""
         return name in self.deleted or queue_offset < self.begin_of(name, queue_id)
 
-    def has_deleted(self, name: str) -> bool:
-        """True if there may be messages that were sent to a deleted topic of that name."""
-        return name in self.deleted or name in self.begins
+    def is_for_deleted(self, name: str, phy_offset: int, *, if_unknown: bool = False) -> bool:
+        """True if the message that stands there in the log, and waits for a topic of that name, was sent to a deleted
+        one. `if_unknown`: the answer if the release before has deleted it, which did not note the log's end."""
+        ends = self.begins.get(name) or self.deleted_ends.get(name)
+        if ends is None:
+            return False
+        log_end = ends.get(LOG_END)
+        return if_unknown if log_end is None else phy_offset < log_end
 
     def read_queue(self, name: str, queue_id: int) -> int:
         """Queue for a delayed message: its original one, or one that consumers read if the topic has fewer queues
@@ -387,10 +391,11 @@ class TopicTable:
         self.put(topic, principal)
         return topic
 
-    def _begins_behind(self, name: str, ended: Mapping[int, int]) -> dict[int, int]:
+    def _begins_behind(self, name: str, ended: Ends) -> Ends:
         """First offsets of a topic of a deleted one's name, by queue id; records of the deleted one may be lost."""
-        ends = self._queue_ends(name, max(ended, default=-1) + 1)
-        return {queue_id: min(end, ends[queue_id]) for queue_id, end in ended.items() if queue_id in ends}
+        ends, log_end = self._queue_ends(name, max(ended, default=-1) + 1), self._log_end()
+        begins = {queue_id: min(end, ends[queue_id]) for queue_id, end in ended.items() if queue_id in ends}
+        return {**begins, LOG_END: min(ended.get(LOG_END, log_end), log_end)}
 
     def create_internal(self, name: str, queue_count: int, principal: Principal = UNRESTRICTED) -> TopicConfig:
         """Retry or dead letter topic of that name, created for an account without a pattern if it is missing."""
@@ -408,7 +413,7 @@ class TopicTable:
         if present is None:
             self._room.made(topic.name, principal)
         if topic.name in self.deleted:
-            begins = self._begins_behind(topic.name, self._deleted.discard(topic.name)) or _DELETED_BEFORE
+            begins = self._begins_behind(topic.name, self._deleted.discard(topic.name))
         elif present is not None:
             begins = present.begins
         self._topics[topic.name] = topic if topic.begins == begins else replace(topic, begins=begins)
@@ -428,7 +433,7 @@ class TopicTable:
             del self._topics[name]
             self._room.removed(name)
             if is_remembered:
-                self._deleted.add(name, ends)
+                self._deleted.add(name, {LOG_END: self._log_end(), **ends})
             self._table_text = b""
             self._note_begins([name])
             self._commit([name])
@@ -443,11 +448,13 @@ class TopicTable:
                 self.begins.pop(name, None)
 
     def clamp_begins(self, end_of: Callable[[str, int], int]) -> bool:
-        """Limit each queue's first offset to its end (`end_of(topic, queue_id)`), which a loss of data moves back; else
-        consumers would not see new messages. Called by a new master. True if that changed any."""
-        behind = []
+        """Limit each queue's first offset to its end (`end_of(topic, queue_id)`), and what is known of the log's end to
+        that, which a loss of data moves back; else consumers would not see new messages. Called by a new master. True
+        if that changed any."""
+        log_end = self._log_end()
+        behind = self._deleted.clamp(log_end)
         for name, known in self.begins.items():
-            begins = {queue_id: min(begin, end_of(name, queue_id)) for queue_id, begin in known.items()}
+            begins = {key: min(at, log_end if key == LOG_END else end_of(name, key)) for key, at in known.items()}
             if begins != known:
                 self._topics[name] = replace(self._topics[name], begins=begins)
                 behind.append(name)
@@ -511,12 +518,12 @@ class TopicTable:
         table: Mapping[str, TopicConfig],
         version: DataVersion,
         deleted: Set[str] = frozenset(),
-        deleted_ends: Mapping[str, Mapping[int, int]] = NO_ENDS,
+        deleted_ends: Mapping[str, Ends] = NO_ENDS,
     ) -> None:
         """Replace a slave's table by its master's. The file must be written before the next poll acknowledges it."""
         if version == self.version and table == self._topics:
             return
-        self._deleted = DeletedNames(sorted(deleted), deleted_ends)
+        self._deleted = DeletedNames(deleted, deleted_ends)
         self._topics, self._table_text = dict(table), b""
         self._room.recount(self._topics)
         self.begins.clear()
@@ -524,6 +531,7 @@ class TopicTable:
         self.version = version
         self._table_changes.restart(version.stamp)
         self.file.replace(_TABLE, self._topics)
+        self.file.replace(DELETED_ENDS, self._deleted.ends)
         self._events.batch_topics_changed(self.batch_topics())
         self._events.topics_changed()
 
@@ -534,9 +542,8 @@ class TopicTable:
             return None
         present = {name: self._topics[name].to_json() for name in names if name in self._topics}
         removed = [name for name in names if name not in present]
-        deleted = sorted(self.deleted & set(removed))
-        changes = {"dataVersion": self.version.to_json(), "removed": removed, "topicConfigTable": present}
-        return changes | {DELETED: deleted} | self._ends_part(removed)
+        changes = {"dataVersion": self.version.to_json(), "removed": removed, _TABLE: present}
+        return changes | self._deleted_part(self.deleted & set(removed))
 
     def has_changed_since(self, stamp: TableVersion) -> bool:
         """True if a table with version `stamp` may differ from this one."""
@@ -568,6 +575,7 @@ class TopicTable:
         self.file.touch()
         if present or removed:
             self.file.change(_TABLE, {**dict.fromkeys(removed), **present})
+            self.file.change(DELETED_ENDS, self._deleted.take_changed())
             self._events.batch_topics_changed({name for name, topic in present.items() if topic.is_batch})
         self._events.topics_changed()
 
@@ -585,6 +593,8 @@ class TopicTable:
     def _commit(self, names: Collection[str]) -> None:
         self._advance(names)
         self.file.change(_TABLE, {name: self._topics.get(name) for name in names})
+        if deleted := self._deleted.take_changed():
+            self.file.change(DELETED_ENDS, deleted)
         self._events.save_tables_soon()
         self._events.topics_changed()
         self._events.table_changed()
@@ -597,38 +607,41 @@ class TopicTable:
     def to_json(self, first: int = 0, count: int | None = None) -> dict[str, Any]:
         """Body of request 21 and of a registration: topics [first, first+count) in order of name."""
         names = self.names()[first : None if count is None else first + count]
-        return {
-            "dataVersion": self.version.to_json(),
-            "mappingDataVersion": DataVersion(0, 0, self.version.timestamp).to_json(),
-            "topicConfigTable": {name: self._topics[name].to_json() for name in names},
-            "topicQueueMappingDetailMap": {},
-            "topicQueueMappingInfoMap": {},
-        } | (self._deleted_part() | self._ends_part(self.deleted))
+        table = {name: self._topics[name].to_json() for name in names}
+        return {**self._stamps(), _TABLE: table, **_NO_MAPPINGS} | (
+            self._deleted_part(self.deleted) if self.deleted else {}
+        )
 
-    def members(self, first: int, count: int | None) -> Generator[None, None, dict[str, Any]]:
-        """Members of `to_json`, in steps, for `dumps_in_steps`."""
+    def members(self, first: int, count: int | None, *, is_last: bool) -> Generator[None, None, dict[str, Any]]:
+        """Members of `to_json`, in steps, for `dumps_in_steps`; what is known of deleted topics with the last part."""
         names, find = (yield from sorted_in_steps(self._topics)), self._topics.get
         names = names[first : None if count is None else first + count]
         table = Entries((name, topic.to_json()) for name in names if (topic := find(name)) is not None)
-        return {**self.to_json(0, 0), "topicConfigTable": table}
+        members = {**self._stamps(), _TABLE: table, **_NO_MAPPINGS}
+        if is_last and (deleted := dict(self.deleted_ends)):
+            ends = Entries((name, _offsets_to_json(of_name)) for name, of_name in deleted.items())
+            members |= {DELETED: Items(deleted), DELETED_ENDS: ends}
+        return members
+
+    def _stamps(self) -> dict[str, Any]:
+        return {
+            "dataVersion": self.version.to_json(),
+            "mappingDataVersion": DataVersion(0, 0, self.version.timestamp).to_json(),
+        }
 
     def registration(self) -> Generator[None, None, TopicRegistration]:
         """Make the body of request 103 in steps. A failover waits for it, so only changes since the last one are
         encoded. Its version is that of the first step; rows may be newer, and the next registration has their
         version."""
-        stamps = {
-            "dataVersion": self.version.to_json(),
-            "mappingDataVersion": DataVersion(0, 0, self.version.timestamp).to_json(),
-        }
+        stamps = self._stamps()
         table, digest = yield from self._encoded_table()
-        rest = {"topicQueueMappingDetailMap": {}, "topicQueueMappingInfoMap": {}} | self._deleted_part()
         parts = (
             b'{"filterServerList":[],"topicConfigSerializeWrapper":',
             dumps(stamps)[:-1],
             b',"topicConfigTable":{',
             table,
             b"},",
-            dumps(rest)[1:],
+            dumps(_NO_MAPPINGS)[1:],
             b"}",
         )
         return TopicRegistration(b"".join(parts), digest, stamps["dataVersion"])
@@ -672,17 +685,12 @@ class TopicTable:
 
     def _members(self) -> dict[str, Any]:
         """Members of the file."""
-        own = {"dataVersion": self.version.to_json(), _TABLE: ROWS, **self._unknown}
-        return own | self._deleted_part() | self._ends_part(self.deleted)
+        return {"dataVersion": self.version.to_json(), _TABLE: ROWS, **self._unknown, DELETED_ENDS: ROWS}
 
-    def _deleted_part(self) -> dict[str, Any]:
-        """Members of rmqha; Apache's brokers ignore them."""
-        return {DELETED: sorted(self.deleted)} if self.deleted else {}
-
-    def _ends_part(self, names: Iterable[str]) -> dict[str, Any]:
-        """Member of rmqha with the end offsets of deleted topics' queues."""
-        found = {name: _offsets_to_json(self.deleted_ends[name]) for name in sorted(names) if name in self.deleted_ends}
-        return {DELETED_ENDS: found} if found else {}
+    def _deleted_part(self, names: Collection[str]) -> dict[str, Any]:
+        """Members of rmqha for these names of deleted topics; Apache's brokers ignore them."""
+        ends = {name: _offsets_to_json(self.deleted_ends[name]) for name in sorted(names)}
+        return {DELETED: list(ends), DELETED_ENDS: ends}
 
 
 class _Loaded(NamedTuple):
@@ -690,11 +698,17 @@ class _Loaded(NamedTuple):
 
     topics: dict[str, TopicConfig]
     deleted: frozenset[str]
-    deleted_ends: dict[str, Mapping[int, int]]
+    deleted_ends: dict[str, Ends]
+
+
+def _row_to_json(row: TopicConfig | Ends) -> dict[str, Any]:
+    """A row of topics.json: a topic, or the ends of a deleted one."""
+    return row.to_json() if isinstance(row, TopicConfig) else _offsets_to_json(row)
 
 
 def _parse(body: Mapping[str, Any]) -> _Loaded:
-    return _Loaded(parse_table(body), parse_deleted(body), parse_deleted_ends(body))
+    ends = parse_deleted_ends(body)
+    return _Loaded(parse_table(body), parse_deleted(body) | ends.keys(), ends)
 
 
 def parse_table(body: Mapping[str, Any]) -> dict[str, TopicConfig]:
@@ -708,7 +722,7 @@ def parse_deleted(body: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(str(name) for name in body.get(DELETED) or ())
 
 
-def parse_deleted_ends(body: Mapping[str, Any]) -> dict[str, Mapping[int, int]]:
+def parse_deleted_ends(body: Mapping[str, Any]) -> dict[str, Ends]:
     """The ends of the queues of deleted topics, of the same or of `TopicTable.changes_since`. Raises ValueError or
     TypeError."""
     ends = mapping(body.get(DELETED_ENDS), DELETED_ENDS)

@@ -485,6 +485,7 @@ class TimerService:
     def _messages(self, entries: list[TimerEntry], now_ms: int) -> list[NewMessage]:
         low = self._log.queue_range(TIMER_TOPIC, TIMER_QUEUE_ID)[0]
         messages: list[NewMessage] = []
+        deleted_count = 0
         units = self._units([entry.offset for entry in entries if entry.offset >= low])
         for entry in entries:
             offset = entry.offset
@@ -498,12 +499,19 @@ class TimerService:
                 self._late.add(*entry)  # it waits until a replica has given it back
                 continue
             message = self._message(record, now_ms)
-            if message is not None:
+            if message is not None and self._is_for_deleted(record):
+                deleted_count += 1
+            elif message is not None:
                 message.queue_id = self._topic_table.read_queue(message.topic, message.queue_id)
                 messages.append(message)
         if len(units) < len(entries):
             self._tracer.event("timer_messages_expired", count=len(entries) - len(units))
+        if deleted_count:
+            self._tracer.event("timer_messages_of_deleted_topic", count=deleted_count)
         return messages
+
+    def _is_for_deleted(self, record: Record) -> bool:
+        return self._topic_table.is_for_deleted(real_topic(record).decode("utf-8", "replace"), record.phy_offset)
 
     def _units(self, offsets: list[int]) -> dict[int, Unit]:
         """Entries of the queue at these offsets, which may be far apart."""

@@ -19,6 +19,7 @@ from rmqha.wire.auth.signature import sign
 from rmqha.wire.command import Command
 from tests.broker.rights.acl_world import ACCOUNTS, OWN, Records, World, back
 from tests.broker.support import Broker, FakeChannel, send_command
+from tests.broker.transactions import GIVEN_UP, ROUND_MS, records
 
 NEW = b"a message of the new topic"
 
@@ -106,6 +107,19 @@ def test_what_the_group_has_sent_back_stays_the_groups(world: World) -> None:
         command = view(offset)
         command.ext["topic"] = OWN.retry if offset == offsets.retried else OWN.dead_letters
         assert OWN.secret in bytes(ask(world, command).body)
+
+
+def test_a_transaction_that_is_given_up_for_the_deletion_is_read_by_admins_only(world: World) -> None:
+    """It is stored again behind the deletion."""
+    make_again(world)
+    for _ in range(4):
+        world.broker.run(ROUND_MS)
+    given_up = [record for record in records(world.broker, GIVEN_UP, 0) if OWN.secret in bytes(record.body)]
+    assert given_up
+    for record in given_up:
+        answer = ask(world, view(record.phy_offset))
+        assert answer.code == ResponseCode.NO_PERMISSION and not answer.body
+        assert OWN.secret in bytes(ask(world, view(record.phy_offset), "operator").body)
 
 
 ONLY: dict[str, dict[str, str]] = {

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from rmqha.broker.pop.positions import PopQueue
+from rmqha.broker.requests.request import LOG_END, Ends
 from rmqha.broker.tables.topics import (
     BEGINS,
     DELETED_ENDS,
@@ -32,6 +33,7 @@ from tests.broker.pop.test_pop import bodies
 from tests.broker.pop.test_set_back import next_master
 from tests.broker.pop.world import INVISIBLE_MS, ack_all, ack_command, later, messages, polled, pop, send
 from tests.broker.support import Broker, FakeChannel, FakeShell, pull_command, send_command, topic_table
+from tests.broker.transactions import COMMIT, GIVEN_UP, ROLLBACK, ROUND_MS, end_of, prepared, records
 from tests.support.clock import ManualClock
 
 MakeBroker = Callable[..., Broker]
@@ -68,6 +70,11 @@ def heard_of_the_deletion_alone(make_broker: MakeBroker) -> Broker:
     broker.open = False
     (broker.directory / "config" / "topics.json").write_bytes(heard)
     return make_broker().start()
+
+
+def of_queues(ends: Ends) -> dict[int, int]:
+    """Without the log's end."""
+    return {queue_id: end for queue_id, end in ends.items() if queue_id != LOG_END}
 
 
 def topic_of(broker: Broker, name: str = "T") -> TopicConfig:
@@ -243,7 +250,7 @@ def test_where_a_topic_begins_stays_when_it_is_changed(make_broker: MakeBroker) 
     claim = {"topicName": "T", "readQueueNums": 3, "writeQueueNums": 3, BEGINS: {"0": "0"}}
     body = dumps({"topicConfigList": [claim]})
     assert broker.ask(Command(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, body)).code == 0
-    assert topic_of(broker).read_queue_count == 3 and topic_of(broker).begins == {0: 2}
+    assert topic_of(broker).read_queue_count == 3 and of_queues(topic_of(broker).begins) == {0: 2}
     broker = following(make_broker, broker)
     assert bodies(pop(broker)) == [b"c"]
 
@@ -264,10 +271,11 @@ def test_slaves_hear_where_a_topic_begins_and_name_servers_do_not(broker: Broker
     send(broker, b"d")
     delete_topic(broker)
     gone: dict[str, Any] = loads(dumps(broker.core.topics.to_json()))
-    assert gone[DELETED_ENDS] == {"T": {"0": "4"}}
+    end = gone[DELETED_ENDS]["T"].pop("-1")
+    assert gone[DELETED_ENDS] == {"T": {"0": "4"}} and int(end) == broker.store.max_phy_offset
     send(broker, b"e")
     told: dict[str, Any] = loads(dumps(broker.core.topics.to_json()))
-    assert told["topicConfigTable"]["T"][BEGINS] == {"0": "4"}
+    assert told["topicConfigTable"]["T"][BEGINS] == {"-1": end, "0": "4"}
     assert TopicConfig.from_json("T", told["topicConfigTable"]["T"]) == topic_of(broker)
     steps = broker.core.topics.registration()
     try:
@@ -296,13 +304,13 @@ def test_slaves_hear_where_a_deleted_topic_ended(broker: Broker, tmp_path: Path,
     follow()
     delete_topic(broker)
     follow()
-    assert slave.deleted_ends == {"T": {0: 2}}
+    assert slave.deleted_ends == {"T": {LOG_END: broker.store.max_phy_offset, 0: 2}}
     send(broker, b"c")
     follow()
-    assert slave.begins == {"T": {0: 2}} and slave.deleted_ends == {}
+    assert of_queues(slave.begins["T"]) == {0: 2} and slave.deleted_ends == {}
     slave.save()
     again = topic_table(HostDisk(tmp_path / "slave"), broker.config, broker.clock)
-    assert again.begins == {"T": {0: 2}}
+    assert again.begins == slave.begins
 
 
 def test_a_new_topic_begins_at_its_end_where_records_of_the_old_one_were_lost(broker: Broker) -> None:
@@ -310,7 +318,7 @@ def test_a_new_topic_begins_at_its_end_where_records_of_the_old_one_were_lost(br
     delete_topic(broker)
     broker.core.topics.deleted_ends["T"] = {0: 7, 3: 9}
     send(broker, b"c")
-    assert topic_of(broker).begins == {0: 2}
+    assert of_queues(topic_of(broker).begins) == {0: 2}
     assert bodies(pop(broker)) == [b"c"]
 
 
@@ -326,7 +334,7 @@ def test_a_topic_that_was_made_again_is_there_though_the_next_master_has_not_hea
 ) -> None:
     """What it was sent is acknowledged, and nobody may make the topic a third time."""
     broker = heard_of_the_deletion_alone(make_broker)
-    assert topic_of(broker).begins == {0: 2}
+    assert of_queues(topic_of(broker).begins) == {0: 2}
     assert bodies(pop(broker)) == [b"c"]
     delete_topic(broker)
     broker = following(make_broker, broker)
@@ -371,7 +379,8 @@ WAITING = ({"DELAY": "1"}, {"TIMER_DELAY_MS": "1000"})
 def test_a_deleted_topic_whose_only_message_waited_does_not_come_back(
     make_broker: MakeBroker, properties: dict[str, str], fails_over: bool
 ) -> None:
-    """It was forgotten, since its queues were empty; a new master found the message there, and made it again."""
+    """It was forgotten, since its queues were empty; a new master found the message there, and made it again. What
+    waited goes with the topic."""
     broker = make_broker().start()
     broker.core.topics.put(TopicConfig("D", 1, 1))
     given = encode_properties({"UNIQ_KEY": "U", **properties}).decode()
@@ -381,9 +390,82 @@ def test_a_deleted_topic_whose_only_message_waited_does_not_come_back(
         broker = following(make_broker, broker)
     for _ in range(20):
         broker.run(1000)
-    assert broker.store.queue_range("D", 0)[1] == 1, "it is delivered"
+    assert broker.store.queue_range("D", 0)[1] == 0
+    assert broker.core.timers.waiting_count == 0 and broker.core.schedule.statistics().get(1, (1, 1)) == (1, 1)
     broker = following(make_broker, broker)
     assert broker.core.topics.get("D") is None
+
+
+def prepare(broker: Broker, body: bytes) -> Command:
+    """A half message of T. Returns the answer."""
+    return broker.ask(prepared(broker, body.decode(), queue_id=0))
+
+
+@pytest.mark.parametrize("properties", [*WAITING, {"TIMER_DELAY_MS": str(60 * 3_600_000)}])
+@pytest.mark.parametrize("fails_over", [False, True])
+def test_what_waited_for_a_deleted_topic_does_not_come_to_the_new_one(
+    make_broker: MakeBroker, properties: dict[str, str], fails_over: bool
+) -> None:
+    """Rolled timer messages too, which are stored again before their time."""
+    broker = make_broker().start()
+    given = {"UNIQ_KEY": "U", **properties}
+    send(broker, b"old", topic="T", queue_id=0, **given)
+    delete_topic(broker)
+    send(broker, b"new", topic="T", queue_id=0, **given)
+    if fails_over:
+        broker = following(make_broker, broker)
+    hours = 80 if len(properties.get("TIMER_DELAY_MS", "")) > 5 else 0
+    for _ in range(20 + 2 * hours):
+        broker.run(3_600_000 // 2 if hours else 1000)
+    assert bodies(pop(broker)) == [b"new"]
+
+
+@pytest.mark.parametrize("fails_over", [False, True])
+def test_a_transaction_of_a_deleted_topic_does_not_end_in_the_new_one(
+    make_broker: MakeBroker, fails_over: bool
+) -> None:
+    broker = make_broker().start()
+    send(broker, b"first")
+    old = prepare(broker, b"old")
+    delete_topic(broker)
+    send(broker, b"second")
+    new = prepare(broker, b"new")
+    if fails_over:
+        broker = following(make_broker, broker)
+    refused = broker.ask(end_of(old, COMMIT, msgId="old"))
+    assert refused.code == ResponseCode.TOPIC_NOT_EXIST and refused.remark == "topic[T] was deleted meanwhile"
+    assert broker.ask(end_of(new, COMMIT, msgId="new")).code == 0
+    assert bodies(pop(broker)) == [b"second", b"new"]
+    for _ in range(10):
+        broker.run(ROUND_MS)
+    (given_up,) = records(broker, GIVEN_UP, 0)
+    assert bytes(given_up.body) == b"old" and not broker.core.transactions.waiting_count
+    assert prepare(broker, b"more").code == 0
+
+
+def test_a_transaction_of_a_deleted_topic_may_be_rolled_back(broker: Broker) -> None:
+    old = prepare(broker, b"old")
+    delete_topic(broker)
+    assert broker.ask(end_of(old, ROLLBACK, msgId="old")).code == 0
+
+
+def test_a_loss_of_the_log_hides_nothing_that_waits(make_broker: MakeBroker) -> None:
+    """A new master whose log ends before the deletion, of which it has heard: what comes there is of the new topic."""
+    broker = make_broker().start()
+    send(broker, b"a")
+    delete_topic(broker)
+    topics = broker.core.topics
+    for name in ("T", "Gone"):
+        topics._deleted.add(name, {LOG_END: 1 << 40, 0: 1})
+    send(broker, b"b")
+    topics._topics["T"] = replace(topic_of(broker), begins={LOG_END: 1 << 40})
+    topics.file.change("topicConfigTable", {"T": topic_of(broker)})
+    broker = following(make_broker, broker)
+    end_offset = broker.store.max_phy_offset
+    assert topic_of(broker).begins[LOG_END] == broker.core.topics.deleted_ends["Gone"][LOG_END] == end_offset
+    send(broker, b"c", DELAY="1")
+    broker.run(2000)
+    assert b"c" in bodies(pop(broker))
 
 
 def test_nobody_is_hidden_where_a_queue_lost_what_it_began_behind(make_broker: MakeBroker) -> None:
@@ -396,7 +478,7 @@ def test_nobody_is_hidden_where_a_queue_lost_what_it_began_behind(make_broker: M
     broker.core.topics._topics["T"] = replace(topic, begins={0: 7})
     broker.core.topics.file.change("topicConfigTable", {"T": replace(topic, begins={0: 7})})
     broker = following(make_broker, broker)
-    assert topic_of(broker).begins == {0: 3}
+    assert of_queues(topic_of(broker).begins) == {0: 3}
     send(broker, b"d")
     assert bodies(pop(broker)) == [b"d"]
 
