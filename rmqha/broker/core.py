@@ -549,17 +549,20 @@ class BrokerCore:
         self.tables_written(trouble)
 
     def table_writes(self) -> Iterator[Callable[[], None]]:
-        """Writes of topics, groups and users that lack changes, for any thread. Each raises OSError."""
+        """Writes of topics, groups, users and modes that lack changes, for any thread. Each raises OSError."""
         for table in (self.topics, self.groups, self.users):
             data = table.unsaved()
             if data is not None:
                 yield partial(table.file.write, data)
+        if (modes := self.modes.unsaved()) is not None:
+            yield partial(self.modes.write, modes)
 
     def tables_written(self, trouble: str) -> None:
         """Take the end of all `table_writes`; `trouble` as in `tables_saved`."""
         self.tables_saved(trouble, "tables")
         waiting_count = self.metadata_leader.topic_waiting_count
         self.metadata_leader.saved()
+        self.modes.saved()
         if waiting_count > self.metadata_leader.topic_waiting_count:
             self.driver.timeout()  # a hand-over may wait for what has been answered now
 

@@ -6,8 +6,10 @@ route. Modes are stored in config/messageRequestMode.json, in RocketMQ's form. D
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
+from threading import Lock
 from typing import Any, NamedTuple
 
 from rmqha.broker.requests.record_access import was_refused
@@ -16,6 +18,7 @@ from rmqha.broker.tables import config_table
 from rmqha.broker.tables.clients import ClientTable
 from rmqha.broker.tables.config_table import mapping
 from rmqha.broker.tables.groups import GroupTable
+from rmqha.broker.tables.table_file import ROWS, PendingTableWrite, TableFile
 from rmqha.broker.tables.topics import TopicTable
 from rmqha.model.code import PERM_READ, RequestCode, ResponseCode
 from rmqha.model.error import RemoteProtocolError
@@ -73,56 +76,108 @@ class AssignedQueue(NamedTuple):
         return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
 
 
+_Rows = dict[str, Mapping[str, Mode]]
+"""Modes by topic and group. The modes of a topic are not changed, but replaced."""
+
+
+class PendingModeWrite(NamedTuple):
+    """Content that the file must have; `ModeTable.write` takes it."""
+
+    data: PendingTableWrite
+    rows: _Rows
+
+
 class ModeTable:
-    """Modes by topic and group; a slave takes all modes of its master if they differ. Raises StoreError for an
-    unreadable file."""
+    """Modes by topic and group; a slave takes all modes of its master if they differ. A change takes effect at once and
+    reaches the disk with others. Raises StoreError for an unreadable file."""
 
     def __init__(self, disk: Disk) -> None:
-        self._disk = disk
         found = config_table.load(disk, _TABLE, parse_modes, (_MAP,))
-        self._modes: dict[tuple[str, str], Mode] = found.table
+        self._rows = _rows_of(found.table)
+        self._count = len(found.table)
         self.findings, self._unknown = found.findings, found.unknown
-        self.digest = self._digest()
+        self.file = TableFile(disk, _TABLE, (_MAP,), _row_to_json)
+        self.file.holds(_MAP, self._rows)
+        self._texts: dict[str, tuple[Mapping[str, Mode], bytes]] = {}
+        """Encoded modes of each topic for the digest, with what they were made from; used only by `_digest_of`."""
+        self._writing = Lock()
+        self._waits: deque[tuple[int, Callable[[str], None]]] = deque()
+        """Number of the change that each waits for."""
+        self.digest = self._digest_of(self._rows)
+        """Hexadecimal digest of what is on the disk, equal for equal modes."""
 
     def get(self, topic: str, group: str) -> Mode | None:
-        return self._modes.get((topic, group))
+        return self._rows.get(topic, {}).get(group)
 
     @property
     def all(self) -> Mapping[tuple[str, str], Mode]:
-        return self._modes
+        return {(topic, group): mode for topic, row in self._rows.items() for group, mode in row.items()}
 
     def put(self, mode: Mode) -> bool:
-        """Store a mode, durable on return; False beyond the bound. Raises OSError."""
-        place = mode.topic, mode.group
-        if place not in self._modes and len(self._modes) >= MAX_MODES:
-            return False
-        modes = {**self._modes, place: mode}
-        self.write(modes)
-        self.hold(modes)
+        """Set a mode; False beyond the bound."""
+        row = self._rows.get(mode.topic, {})
+        if mode.group not in row:
+            if self._count >= MAX_MODES:
+                return False
+            self._count += 1
+        self._rows[mode.topic] = {**row, mode.group: mode}
+        self.file.change(_MAP, {mode.topic: self._rows[mode.topic]})
         return True
 
-    def write(self, modes: Mapping[tuple[str, str], Mode]) -> None:
-        """Write the file, durable on return, in any thread. Raises OSError."""
-        config_table.save(self._disk, _TABLE, {**_to_json(modes), **self._unknown})
+    def replace(self, modes: Mapping[tuple[str, str], Mode]) -> None:
+        """Use these modes from now on."""
+        self._rows, self._count = _rows_of(modes), len(modes)
+        self.file.replace(_MAP, self._rows)
 
-    def hold(self, modes: Mapping[tuple[str, str], Mode]) -> None:
-        """Use these modes, which have been written, from now on."""
-        self._modes = dict(modes)
-        self.digest = self._digest()
+    # --- file ---------------------------------------------------------------------------------------------------------
+    def unsaved(self, *, in_flight: bool = False) -> PendingModeWrite | None:
+        """Content that the file lacks, for `write`."""
+        data = self.file.unsaved(lambda: {_MAP: ROWS, **self._unknown}, in_flight=in_flight)
+        return None if data is None else PendingModeWrite(data, dict(self._rows))
+
+    def write(self, pending: PendingModeWrite) -> None:
+        """Write the file, durable on return, in any thread. Raises OSError."""
+        self.file.write(pending.data)
+        with self._writing:
+            digest = self._digest_of(pending.rows)
+            if pending.data.changed_count == self.file.saved_count:
+                self.digest = digest
+
+    def wait(self, done: Callable[[str], None]) -> None:
+        """Call `done("")` when the disk has the present modes, or `done(reason)` after a failed write."""
+        self._waits.append((self.file.changed_count, done))
+
+    def saved(self) -> None:
+        """Take note that a write has ended."""
+        while self._waits and (self.file.trouble or self._waits[0][0] <= self.file.saved_count):
+            self._waits.popleft()[1](self.file.trouble)
 
     def to_json(self) -> dict[str, Any]:
-        return _to_json(self._modes)
+        return {_MAP: {topic: _row_to_json(row) for topic, row in sorted(self._rows.items())}}
 
-    def _digest(self) -> str:
-        """Hexadecimal digest, equal for equal modes."""
-        return blake2b(lenient_json.dumps(self.to_json()), digest_size=16).hexdigest()
+    def _digest_of(self, rows: _Rows) -> str:
+        """Digest of `to_json`, of which only changed topics are encoded anew."""
+        texts, found = self._texts, blake2b(b'{"%b":{' % _MAP.encode(), digest_size=16)
+        self._texts = {}
+        for place, topic in enumerate(sorted(rows)):
+            row, known = rows[topic], texts.get(topic)
+            if known is None or known[0] is not row:
+                known = row, lenient_json.dumps({topic: _row_to_json(row)})[1:-1]
+            self._texts[topic] = known
+            found.update(b"," + known[1] if place else known[1])
+        found.update(b"}}")
+        return found.hexdigest()
 
 
-def _to_json(modes: Mapping[tuple[str, str], Mode]) -> dict[str, Any]:
-    rows: dict[str, dict[str, Any]] = {}
-    for (topic, group), mode in sorted(modes.items()):
-        rows.setdefault(topic, {})[group] = mode.to_json()
-    return {_MAP: rows}
+def _rows_of(modes: Mapping[tuple[str, str], Mode]) -> _Rows:
+    rows: dict[str, dict[str, Mode]] = {}
+    for (topic, group), mode in modes.items():
+        rows.setdefault(topic, {})[group] = mode
+    return dict(rows)
+
+
+def _row_to_json(row: Mapping[str, Mode]) -> dict[str, Any]:
+    return {group: mode.to_json() for group, mode in sorted(row.items())}
 
 
 def parse_modes(body: Mapping[str, Any]) -> dict[tuple[str, str], Mode]:
@@ -185,7 +240,9 @@ class ModeRequests:
         clock: Clock,
         ask: Callable[[Command, Callable[[Command | str], None]], None],
         changed: Callable[[], None],
+        save_soon: Callable[[], None],
     ) -> None:
+        self._save_soon = save_soon
         self._table = table
         self._serving = serving
         self._topics = topics
@@ -205,7 +262,7 @@ class ModeRequests:
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self._all,
         }
 
-    def _set(self, channel: Channel, command: Command) -> Command:
+    def _set(self, channel: Channel, command: Command) -> None:
         try:
             mode = Mode.from_json(lenient_json.loads(command.body, is_strict=True))
         except (ValueError, RemoteProtocolError) as error:
@@ -216,13 +273,20 @@ class ModeRequests:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{mode.topic}] not exist")
         if self._groups.get_or_create(mode.group, command.principal) is None:
             raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")
-        try:
-            if not self._table.put(mode):
-                raise RequestError(ResponseCode.SYSTEM_BUSY, f"this broker keeps {MAX_MODES} modes at most")
-        except OSError as error:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, f"the mode cannot be written: {error.strerror}") from None
-        self._changed()
-        return command.reply()
+        if not self._table.put(mode):
+            raise RequestError(ResponseCode.SYSTEM_BUSY, f"this broker keeps {MAX_MODES} modes at most")
+        reply = command.reply()
+
+        def written(trouble: str) -> None:
+            if trouble:
+                reply.code, reply.remark = ResponseCode.SYSTEM_ERROR, f"the mode is not on the disk yet: {trouble}"
+            else:
+                self._changed()
+            if not command.is_oneway:
+                channel.send(reply)
+
+        self._table.wait(written)
+        self._save_soon()
 
     def _all(self, channel: Channel, command: Command) -> Command:
         return command.reply(body=lenient_json.dumps(self._table.to_json()))

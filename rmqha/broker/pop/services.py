@@ -113,7 +113,7 @@ class PopServices:
             self._is_recovering,
         )
         self.mode_requests = ModeRequests(
-            modes, driver, topics, groups, clients, clock, shell.ask_name_server, modes_changed
+            modes, driver, topics, groups, clients, clock, shell.ask_name_server, modes_changed, shell.save_tables_soon
         )
 
     @property

@@ -256,12 +256,12 @@ class MetadataFollower:
             self._unconfirmed = None
 
     async def _take_modes(self, master: FollowedMaster, body: Mapping[str, Any]) -> None:
-        """Apply all modes of the master. Raises ValueError and OSError, with the modes unchanged."""
+        """Apply all modes of the master. Raises ValueError, with the modes unchanged, and OSError."""
         modes = parse_modes(body)
         if self._master() == master:
-            await self._awaits.write(self._modes.write, modes)
-        if self._master() == master:
-            self._modes.hold(modes)
+            self._modes.replace(modes)
+            if (data := self._modes.unsaved(in_flight=True)) is not None:
+                await self._awaits.write(self._modes.write, data)
 
     async def _save_offsets(self, changes: list[OffsetChange]) -> None:
         """Save offsets that an operator has set back or removed: like topics they survive a kill of all replicas."""
