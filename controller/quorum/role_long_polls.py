@@ -18,7 +18,9 @@ from typing import Any
 from controller.state.answers import InvalidRequestError, integer
 from controller.state.event import BrokerRegistered, BrokersCleaned, Event, MasterElected, MasterVacated, MemberRemoved
 from controller.state.replicas_info import BrokerGroup, ReplicasInfo
+from rmqha.model.code import ResponseCode
 from rmqha.wire import lenient_json
+from rmqha.wire.auth.accesses import refusal_now
 from rmqha.wire.command import Command
 
 VERSION = 1
@@ -121,7 +123,7 @@ class RoleLongPolls:
         waiting, self._waiting = self._waiting, []
         for item in waiting:
             if self._role_changes.has_changes(item.request):
-                item.answer(self._role_changes.answer(item.command, item.request))
+                self._answer(item)
             else:
                 self._waiting.append(item)
 
@@ -129,6 +131,14 @@ class RoleLongPolls:
         due = [item for item in self._waiting if item.until_ms <= now_ms]
         self._waiting = [item for item in self._waiting if item.until_ms > now_ms]
         for item in due:
+            self._answer(item)
+
+    def _answer(self, item: _Waiting) -> None:
+        """Answer a request that has waited, if its account may still make it."""
+        if reason := refusal_now(item.command):
+            item.command.principal.denied(item.command, reason)
+            item.answer(item.command.reply(ResponseCode.NO_PERMISSION, {}, remark=reason))
+        else:
             item.answer(self._role_changes.answer(item.command, item.request))
 
     def deadline_ms(self) -> int | None:

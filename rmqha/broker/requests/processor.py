@@ -244,9 +244,10 @@ class BrokerProcessor:
         self._throttle.took(turn)
 
     def _in_steps(self, channel: Channel, command: Command, work: PausingWork) -> Steps:
-        """Run all steps, unless a thread begins to change the log that they read."""
+        """Run all steps, unless a thread begins to change the log that they read, or the account loses its right."""
+        allowed = _while_allowed(channel, command, work)
         try:
-            reply = yield from work if command.code in _BESIDE_THE_LOG else self._while_log_free(work)
+            reply = yield from allowed if command.code in _BESIDE_THE_LOG else self._while_log_free(allowed)
         except (RequestError, RemoteProtocolError, DamagedError) as error:
             reply = _refused(command, error)
         if reply is not None and not command.is_oneway:
@@ -272,6 +273,26 @@ class BrokerProcessor:
         self._pops.closed(channel)
         self._consumers.closed(channel)
         self._queries.closed(channel)
+
+
+def _while_allowed(channel: Channel, command: Command, work: PausingWork) -> PausingWork:
+    """Run the steps. If the account has changed between two of them and lost its right, that is answered; earlier steps
+    keep their effect."""
+    principal = command.principal
+    known = principal.account
+    try:
+        while True:
+            try:
+                pause = next(work)
+            except StopIteration as end:
+                return cast("Command | None", end.value)
+            yield pause
+            if principal.account is not known:
+                known = principal.account
+                if was_refused(channel, command):
+                    return None
+    finally:
+        work.close()
 
 
 def _refused(command: Command, error: RequestError | RemoteProtocolError | DamagedError) -> Command:

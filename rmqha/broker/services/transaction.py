@@ -47,8 +47,6 @@ RENEWAL_BYTES = 64
 """Bytes of properties that a half message must leave for those of a check."""
 MAX_OPEN_COUNT = 100_000
 """Bound on tracked half messages, and on marks that precede theirs."""
-MAX_OPEN_COUNT_OF_ONE = MAX_OPEN_COUNT // 2
-"""Bound on the half messages of one account that wait."""
 MAX_OWNED_COUNT = 2 * MAX_OPEN_COUNT
 """Bound on half messages whose account is remembered."""
 MAX_MARK_COUNT = 1 << 16
@@ -341,6 +339,12 @@ class Reconciliation:
     def owned_count(self, mark: str) -> int:
         """Number of half messages that count for the account."""
         return self._owned_counts[mark]
+
+    @property
+    def owned_room(self) -> int:
+        """Bound on the half messages of one account: as many as accounts leave. So one has half at most, a second one a
+        quarter, and however many there are, the next one finds room."""
+        return MAX_OPEN_COUNT - len(self._marks_of)
 
     def _disown(self, queue_offset: int) -> None:
         mark = self._marks_of.pop(queue_offset, "")

@@ -16,7 +16,6 @@ from rmqha.broker.requests.request import Channel, RequestError, not_admitted, n
 from rmqha.broker.services.schedule import ScheduleLog
 from rmqha.broker.services.traffic import Traffic
 from rmqha.broker.services.transaction import (
-    MAX_OPEN_COUNT_OF_ONE,
     Reconciliation,
     TransactionRules,
     TransactionVerdict,
@@ -224,10 +223,13 @@ class TransactionService:
 
     def half_fault(self, principal: Principal) -> str:
         """Reason why the account may have no more half messages wait, else ""."""
-        if self._state is None or self._state.owned_count(principal.mark) < MAX_OPEN_COUNT_OF_ONE:
+        if self._state is None or not principal.mark:
             return ""
-        remark = f"account {principal.access_key} has {MAX_OPEN_COUNT_OF_ONE} transactions that have not ended"
-        return f"{remark}, half of those that this broker follows: end some"
+        own_count = self._state.owned_count(principal.mark)
+        if own_count < self._state.owned_room:
+            return ""
+        remark = f"account {principal.access_key} has {own_count} transactions that have not ended"
+        return f"{remark}, as many as are left of those that this broker follows: end some"
 
     def prepared(self, queue_offset: int, principal: Principal) -> None:
         """Take note of a half message of that account that was appended."""

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from rmqha.broker.access.user_table import UserTable
 from rmqha.broker.pop.modes import ModeTable
+from rmqha.broker.requests.record_access import was_refused
 from rmqha.broker.requests.request import Channel, Handler, RequestError, Work, number, text
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.groups import GroupTable
@@ -256,6 +257,8 @@ class MetadataLeader:
     def _answer(self, broker_id: BrokerId) -> None:
         """Answer with everything newer than the slave's versions."""
         hold, follower = self._held_polls.pop(broker_id), self._followers[broker_id]
+        if was_refused(hold.channel, hold.command):
+            return
         body: dict[str, Any] = {"version": VERSION}
         ext: dict[str, str] = {}
         if follower.topics != self._topics.version.stamp:

@@ -13,7 +13,7 @@ import pytest
 
 from rmqha.broker.requests.consumer_calls import Done
 from rmqha.broker.requests.request import Channel, Shares
-from rmqha.broker.services import transaction_service
+from rmqha.broker.services import transaction
 from rmqha.broker.timers import service
 from rmqha.host.net.session import Session
 from rmqha.model.access import AccessList, Account, Permission
@@ -180,7 +180,7 @@ def half(world: World, side: Side, **more: str) -> Command:
 @pytest.fixture
 def few_halves(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     """An account may have three that wait; the world's own two were sent by nobody."""
-    monkeypatch.setattr(transaction_service, "MAX_OPEN_COUNT_OF_ONE", 3)
+    monkeypatch.setattr(transaction, "MAX_OPEN_COUNT", 6)
     world.broker.run(ROUND_MS)
     return world
 
@@ -195,6 +195,15 @@ def test_one_account_has_half_of_the_places_of_half_messages(few_halves: World) 
     (answer,) = few_halves.ask(end, OWN.name)
     assert answer.code == 0 and half(few_halves, OWN).code == 0, "one that has ended makes room"
     assert half(few_halves, OWN).code == ResponseCode.SYSTEM_BUSY
+
+
+def test_accounts_together_do_not_have_all_places_of_half_messages(few_halves: World) -> None:
+    """Two of them filled all that are followed: a third one's were taken, and never checked."""
+    for side, count in ((OWN, 3), (FOREIGN, 2)):
+        answers = [half(few_halves, side) for _ in range(count + 1)]
+        assert [answer.code for answer in answers] == [0] * count + [ResponseCode.SYSTEM_BUSY]
+    state = few_halves.broker.core.transactions._state
+    assert state is not None and state.owned_room == 1, "for the next account"
 
 
 def test_an_admin_and_who_needs_no_account_has_all_places(few_halves: World) -> None:

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from rmqha.broker.requests import consumer_requests
+from rmqha.broker.requests import consumer_requests, group_requests
 from rmqha.broker.requests.consumer_calls import Done
-from rmqha.broker.requests.request import Channel
+from rmqha.broker.requests.request import Channel, Steps
+from rmqha.broker.tables.topics import TopicConfig
 from rmqha.ha.action import AckStatus
 from rmqha.host.net.session import Session
 from rmqha.model.access import AccessList
@@ -327,3 +328,73 @@ def test_queues_are_assigned_to_nobody_whose_right_is_gone(make_broker: Callable
         world.accounts.access = WITHOUT
     done(asked.reply(0))
     assert (channel.one().code == ResponseCode.NO_PERMISSION) is is_lost
+
+
+# --- requests in steps, and held polls --------------------------------------------------------------------------------
+class SteppedChannel(FakeChannel):
+    """Its steps go on when the test says so."""
+
+    steps: Steps = iter(())
+
+    def work(self, steps: Steps) -> None:
+        self.steps = steps
+        next(steps, None)
+
+    def finish(self) -> None:
+        super().work(self.steps)
+
+
+WITHOUT_OPERATOR = AccessList({key: account for key, account in ACCOUNTS.items() if key != "operator"})
+SET_BACK = Command(
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, {"topic": OWN.topic, "group": OWN.group, "timestamp": "0"}
+)
+CLONE = Command(RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": OWN.group, "destGroup": "Copy", "offline": "true"})
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+@pytest.mark.parametrize("command", [SET_BACK, CLONE])
+def test_the_steps_of_a_request_end_when_the_right_is_gone(
+    make_broker: Callable[..., Broker], command: Command, is_lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_requests, "SEARCHED_AT_A_TIME", 1)
+    monkeypatch.setattr(group_requests, "CLONED_AT_A_TIME", 1)
+    world, channel = World(make_broker().start()), SteppedChannel("10.0.0.8:1")
+    offsets = world.broker.core.offsets
+    offsets.commit(OWN.group, OWN.topic, 0, 1)
+    asked = Command(command.code, dict(command.ext))
+    sign(asked, ACCOUNTS["operator"].credentials)
+    world.guard.received(cast(Session, channel), [asked])
+    assert not channel.sent, "it has steps to go"
+    if is_lost:
+        world.accounts.access = WITHOUT_OPERATOR
+    channel.finish()
+    world.broker.run()
+    assert (channel.one().code == ResponseCode.NO_PERMISSION) is is_lost
+    group, offset = ("Copy", 1) if command is CLONE else (OWN.group, 0)
+    assert (offsets.query(group, OWN.topic, 0) == offset) is not is_lost
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_tables_are_told_to_no_replica_whose_account_is_gone(make_broker: Callable[..., Broker], is_lost: bool) -> None:
+    world, channel = World(make_broker().start()), FakeChannel("10.0.0.8:1")
+    tables = world.broker.core
+    ext = {
+        "version": "1",
+        "masterEpoch": str(tables.replica.epoch),
+        "brokerId": "2",
+        "topics": str(tables.topics.version.stamp),
+        "groups": str(tables.groups.version.stamp),
+        "offsets": str(tables.offsets.stamp),
+        "delays": str(tables.delay_offsets.version.stamp),
+        "waitMs": "5000",
+    }
+    command = Command(RequestCode.RMQHA_FOLLOW_TABLES, ext)
+    sign(command, ACCOUNTS["operator"].credentials)
+    world.guard.received(cast(Session, channel), [command])
+    assert not channel.sent
+    if is_lost:
+        world.accounts.access = WITHOUT_OPERATOR
+    tables.topics.put(TopicConfig("Secret", 1, 1))
+    tables.metadata_leader.changed()
+    answer = channel.one()
+    assert (answer.code == ResponseCode.NO_PERMISSION) is is_lost and (b"Secret" in bytes(answer.body)) is not is_lost

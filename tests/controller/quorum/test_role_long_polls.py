@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.quorum.role_long_polls import MAX_REMEMBERED_GROUPS, PAGE_GROUPS, RoleChangeLog, RoleChangeRequest
 from controller.state.replicas_info import ReplicasInfo
+from rmqha.model.access import AccessList, Account, Credentials
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.principal import Accounts, Principal
 from rmqha.wire.command import Command
 from tests.controller.harness import GROUP, Cluster, group_of
 from tests.controller.values import EVENTS, make_group
@@ -127,3 +131,21 @@ def test_what_is_remembered_is_bounded() -> None:
         role_changes.applied(index, [MasterVacated(f"g{index}", Epoch(1), Cause.NO_LIVE_MEMBER)])
     assert role_changes.answer(question(), RoleChangeRequest(9, 0)).ext["full"] == "true"
     assert role_changes.answer(question(), RoleChangeRequest(10, 0)).ext["full"] == "false"
+
+
+@pytest.mark.parametrize("ends_by_timeout", [True, False])
+def test_a_poll_tells_nothing_when_its_account_is_gone(ends_by_timeout: bool) -> None:
+    cluster, brokers = group_of(3)
+    index, _ = ask(cluster)
+    account = Account(credentials=Credentials(access_key="reader", secret_key="secret"))
+    accounts = SimpleNamespace(access=AccessList({"reader": account}))
+    command, denied = question(index, 900), list[str]()
+    command.principal = Principal(cast(Accounts, accounts), "reader", lambda request, reason: denied.append(reason))
+    token = cluster.send(command)
+    assert token not in cluster.replies
+    accounts.access = AccessList({})
+    if not ends_by_timeout:
+        cluster.crash(brokers[0])
+    cluster.run(2000, until=lambda: token in cluster.replies)
+    answer = cluster.replies[token]
+    assert answer.code == ResponseCode.NO_PERMISSION and not answer.body and len(denied) == 1
