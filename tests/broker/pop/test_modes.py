@@ -12,6 +12,7 @@ import pytest
 from rmqha.broker.pop.modes import Mode, ModeTable, parse_modes
 from rmqha.broker.tables import config_table
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.port import Disk
 from rmqha.sim.disk import SimDisk
 from rmqha.sim.prng import SimPrng
 from rmqha.wire.command import Command
@@ -110,7 +111,12 @@ def test_one_write_in_a_thread_serves_all_modes_that_were_set_before(
     """Each wrote and synced the file of all modes on the event loop."""
     asked.shell.saves_tables = False
     written, write = list[str](), config_table.write
-    monkeypatch.setattr(config_table, "write", lambda disk, name, data: (written.append(name), write(disk, name, data)))
+
+    def counted(disk: Disk, name: str, data: bytes) -> None:
+        written.append(name)
+        write(disk, name, data)
+
+    monkeypatch.setattr(config_table, "write", counted)
     before = asked.core.modes.digest
     channels = [begin_to_set(asked, f"G{number}") for number in range(5)]
     assert not any(channel.take() for channel in channels) and "messageRequestMode" not in written

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from controller.quorum.role_long_polls import MAX_REMEMBERED_GROUPS, PAGE_GROUPS, RoleChangeLog, RoleChangeRequest
 from controller.state.replicas_info import ReplicasInfo
-from rmqha.model.access import AccessList, Account, Credentials
+from rmqha.model.access import AccessList, Account
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.identity import Credentials
 from rmqha.model.principal import Accounts, Principal
 from rmqha.wire.command import Command
 from tests.controller.harness import GROUP, Cluster, group_of
