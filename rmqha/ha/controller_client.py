@@ -4,10 +4,14 @@
         ▲                         │
         └── 1003 answered by 2010 ┘
 
+A REGISTERED replica whose group the controllers have forgotten (1004 answered by 2008) goes to REGISTERING too.
+
 APPLYING asks for an id in two phases: id and check code are on disk before the controller is asked to apply them,
 so a crash in between repeats that application. REGISTERED sends a heartbeat (904) at every interval; our
-controller's answer shows master and set, which makes role changes level-triggered. An unclean replica registers as
-such, sends no heartbeat and no election request, and registers again instead until it is whole (ruling 3).
+controller's answer shows master and set, which makes role changes level-triggered. The answer of Apache's controller
+does not, and its notice of a change comes once or never, so it is asked (1004) every INFO_INTERVAL_MS. An unclean
+replica registers as such, sends no heartbeat and no election request, and registers again instead until it is whole
+(ruling 3).
 """
 
 from __future__ import annotations
@@ -29,11 +33,13 @@ from rmqha.wire.lenient_json import dumps
 RETRY_MS = 200
 CALL_TIMEOUT_MS = 1500
 ELECT_INTERVAL_MS = 1000
-UNCLEAN_INTERVAL_MS = 1000
+INFO_INTERVAL_MS = 1000
 UNFIT_INTERVAL_MS = 5000
 OWN_CONTROLLER_KEY = "probeTimeoutMs"
 HEARTBEAT_REFUSED = (ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, ResponseCode.NO_PERMISSION)
 """Response codes of a heartbeat that was refused; the answer to a new registration then says what is wrong."""
+METADATA_GONE = (ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,)
+"""Response codes of controllers that have forgotten the group. Apache's go on taking its heartbeats."""
 AWAY_AFTER_MS = 2000
 """Time (ms) without any answer after which the controllers count as away (ruling 5)."""
 
@@ -183,7 +189,7 @@ class ControllerClient:
         if heartbeat_values.unclean:
             # Registering again also takes this replica out of the set if an election has put it there unknowingly.
             if now_ms >= self._info_at_ms:
-                self._info_at_ms = now_ms + UNCLEAN_INTERVAL_MS
+                self._info_at_ms = now_ms + INFO_INTERVAL_MS
                 if not self._waits_for(RequestCode.CONTROLLER_REGISTER_BROKER):
                     self._register(now_ms)
             return
@@ -295,6 +301,11 @@ class ControllerClient:
                 self._registered(now_ms, reply)
             case RequestCode.BROKER_HEARTBEAT if reply.code in HEARTBEAT_REFUSED:
                 self.register_again(now_ms)
+            case RequestCode.BROKER_HEARTBEAT if "masterEpoch" not in reply.ext and now_ms >= self._info_at_ms:
+                self._info_at_ms = now_ms + INFO_INTERVAL_MS
+                self.ask_replica_info()
+            case RequestCode.CONTROLLER_GET_REPLICA_INFO if reply.code in METADATA_GONE:
+                self.register_again(now_ms)
             case _:
                 return code
         return code
@@ -352,7 +363,7 @@ class ControllerClient:
         if self._heartbeat_values().unclean != self._registered_unclean:
             self.register_again(now_ms)  # that changed while the request was under way
         self._heartbeat_at_ms = self._elect_at_ms = now_ms
-        self._info_at_ms = now_ms + UNCLEAN_INTERVAL_MS
+        self._info_at_ms = now_ms + INFO_INTERVAL_MS
 
     def _apply_for_same_id(self, now_ms: int) -> None:
         """Apply for the same id again: the controllers never issued it, or have forgotten it. Nothing is deleted."""

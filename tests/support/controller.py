@@ -33,6 +33,10 @@ class ScriptedController:
     """Requests are under way and nothing comes back."""
     tells_registered: bool = True
     """As our controllers do; Apache's are asked for it."""
+    tells_group: bool = True
+    """With the answer to each heartbeat, as our controllers do; Apache's are asked for it."""
+    forgot_group: bool = False
+    """The group was removed, or all data of Apache's controllers were."""
     names: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """What hosts' names stand for."""
     forgotten: set[int] = field(default_factory=set)
@@ -86,6 +90,10 @@ class ScriptedController:
                     return command.reply(ResponseCode.CONTROLLER_BROKER_ID_INVALID, remark="taken")
                 self.forgotten.discard(int(command.ext["appliedBrokerId"]))
                 return command.reply(ext=dict(command.ext))
+            case RequestCode.BROKER_HEARTBEAT if not self.tells_group:
+                return command.reply(remark="Heart beat success")
+            case RequestCode.CONTROLLER_GET_REPLICA_INFO if self.forgot_group:
+                return command.reply(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST)
             case RequestCode.CONTROLLER_REGISTER_BROKER if int(command.ext["brokerId"]) in self.forgotten:
                 return command.reply(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED)
             case RequestCode.CONTROLLER_REGISTER_BROKER:
