@@ -192,6 +192,10 @@ class ControllerClient:
                 self._info_at_ms = now_ms + INFO_INTERVAL_MS
                 if not self._waits_for(RequestCode.CONTROLLER_REGISTER_BROKER):
                     self._register(now_ms)
+                if heartbeat_values.total_replicas == 1 and not self._waits_for(
+                    RequestCode.CONTROLLER_GET_SYNC_STATE_DATA
+                ):
+                    self.ask_registered()
             return
         if now_ms >= self._heartbeat_at_ms:
             self.heartbeat(now_ms)
@@ -335,6 +339,8 @@ class ControllerClient:
                 # another broker has this id: `refusal` says so until that changes
                 self.state = RegistrationState.REGISTERING
         self._refused(now_ms, reply)
+        if self.broker_id is not None:
+            self._step_at_ms = now_ms + INFO_INTERVAL_MS
 
     def _config_answered(self, now_ms: int, reply: Command) -> None:
         """Check the controller's configuration (ruling 10). With a controller that elects unclean masters the CP
@@ -351,10 +357,11 @@ class ControllerClient:
         self._step_at_ms = now_ms
 
     def _registered(self, now_ms: int, reply: Command) -> None:
+        if reply.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
+            self._apply_for_same_id(now_ms)
+            return
         if reply.code != ResponseCode.SUCCESS:
             self._refused(now_ms, reply)
-            if reply.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
-                self._apply_for_same_id(now_ms)
             return
         self.refusal = ""
         if self.state is not RegistrationState.REGISTERED:
@@ -370,6 +377,7 @@ class ControllerClient:
         assert self.broker_id is not None, "only a replica with an id registers"
         self._identity.begin(self.broker_id, self._check_code(now_ms, self.broker_id))
         self.state = RegistrationState.APPLYING
+        self._step_at_ms = now_ms + RETRY_MS
 
     def _check_code(self, now_ms: int, broker_id: int) -> str:
         config = self._config

@@ -32,6 +32,7 @@ from rmqha.ha.machine import Master, Promoting, RoleHolder, Slave, common_state
 from rmqha.ha.stream.client import HaClient
 from rmqha.ha.stream.copy_progress import CopyLimit
 from rmqha.ha.stream.copy_speed import CopySpeed
+from rmqha.ha.stream.registered import parse_sync_state_data
 from rmqha.ha.stream.replication_client import ClientState
 from rmqha.ha.stream.slaves import Slaves
 from rmqha.ha.sync_state_set_manager import SyncStateSetManager
@@ -145,6 +146,8 @@ class Replica(RoleHolder):
         try:
             if code is RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET:
                 self._set.replied(now_ms, call_id, reply)
+            elif code is RequestCode.CONTROLLER_GET_SYNC_STATE_DATA and self._log.unclean:
+                self._accept_as_sole_replica(now_ms, reply)
             elif code is RequestCode.CONTROLLER_GET_SYNC_STATE_DATA:
                 self._slaves.admit(now_ms, self._slaves.admission.answered(now_ms, reply), self.epoch)
             elif code is not None and reply is not None:
@@ -286,6 +289,17 @@ class Replica(RoleHolder):
         self._log.mark_clean()
         self._tracer.event("unclean_accepted", epoch=info.epoch, max_phy_offset=self._log.max_phy_offset)
         return True
+
+    def _accept_as_sole_replica(self, now_ms: int, reply: Command | None) -> None:
+        """Count as whole if Apache's controllers have registered no other replica: nobody has a longer log, and they
+        know of no unclean replicas. Ours, which tell HA addresses, elect such a replica themselves."""
+        if self._writes.is_waiting or reply is None or reply.code != ResponseCode.SUCCESS:
+            return
+        replicas = parse_sync_state_data(reply, self._config.broker_name)
+        if replicas == {self._controller.broker_id: (self._config.address,)}:
+            self._log.mark_clean()
+            self._tracer.event("unclean_accepted", epoch=self.epoch, max_phy_offset=self._log.max_phy_offset)
+            self._controller.register_again(now_ms)
 
     def _become_master(self, now_ms: int, info: GroupInfo, own_id: BrokerId) -> None:
         before = self._log.highest_epoch

@@ -32,11 +32,12 @@ class ScriptedController:
     silent: bool = False
     """Requests are under way and nothing comes back."""
     tells_registered: bool = True
-    """As our controllers do; Apache's are asked for it."""
+    """As our controllers do, HA addresses too; Apache's are asked for it."""
     tells_group: bool = True
     """With the answer to each heartbeat, as our controllers do; Apache's are asked for it."""
     forgot_group: bool = False
     """The group was removed, or all data of Apache's controllers were."""
+    refuses_ids: bool = False
     names: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """What hosts' names stand for."""
     forgotten: set[int] = field(default_factory=set)
@@ -85,6 +86,8 @@ class ScriptedController:
                 return command.reply(ext={"nextBrokerId": str(self.next_broker_id or len(self.addresses) + 1)})
             case RequestCode.CONTROLLER_GET_CONFIG:
                 return command.reply(body=self.config_text)
+            case RequestCode.CONTROLLER_APPLY_BROKER_ID if self.refuses_ids:
+                return command.reply(ResponseCode.CONTROLLER_BROKER_ID_INVALID)
             case RequestCode.CONTROLLER_APPLY_BROKER_ID:
                 if command.ext.get("wished") and int(command.ext["appliedBrokerId"]) in self.addresses:
                     return command.reply(ResponseCode.CONTROLLER_BROKER_ID_INVALID, remark="taken")
@@ -101,6 +104,8 @@ class ScriptedController:
                 return command.reply(ext=ext, body=body)
             case RequestCode.CONTROLLER_GET_SYNC_STATE_DATA:
                 rows = [{"brokerId": key, "brokerAddress": item} for key, item in self.addresses.items()]
+                if self.tells_registered:
+                    rows = [row | {"haAddress": row["brokerAddress"]} for row in rows]
                 inside = [row for row in rows if row["brokerId"] in self.members]
                 outside = [row for row in rows if row["brokerId"] not in self.members]
                 table = {
