@@ -24,8 +24,11 @@ PATIENT = {"controllerHeartBeatTimeoutMills": "120000"}
 @pytest.mark.parametrize(("mode", "has_secret"), [("ap", False), ("cp", True)])
 def test_our_brokers_register_are_elected_and_fail_over(lab: Lab, mode: str, has_secret: bool) -> None:
     """AP waits for every member's ack too, so that nothing acknowledged is lost when the master is killed. Apache's
-    controllers sign no notice: to brokers with a secret it is a reason to ask them."""
-    if has_secret:
+    controllers sign no notice: to brokers with a secret it is a reason to ask them. Without the notice, which they
+    send once and not to all, the brokers ask by themselves."""
+    if not has_secret:
+        lab.controller_keys["notifyBrokerRoleChanged"] = "false"
+    else:
         make_secret_file(lab.scratch / "ha.secret")
         lab.security["haSecretFile"] = str(lab.scratch / "ha.secret")
     keys = {"haMode": mode, "brokerRole": "SYNC_MASTER", "allAckInSyncStateSet": "true"}
