@@ -569,7 +569,7 @@ class Store:
         self._set_mark()
         offsets = self._offsets
         if self._dispatch_service.position > offsets.covered:
-            offsets.take_from_queues(self._dispatch_service.position)
+            offsets.dispatched(self._dispatch_service.position)
             offsets.last_store_timestamp_ms = max(
                 offsets.last_store_timestamp_ms, self._dispatch_service.last_store_timestamp_ms
             )

@@ -1,4 +1,5 @@
-"""Data plane: records that this broker has just appended as master: dispatch need not read them in the log again.
+"""Data plane: records that this broker has just appended as master, or dispatched to the queues: whoever follows need not
+read them in the log again.
 
 Only a shortcut: a record counts where the log is dispatched from next, and whatever is not here is read from the log.
 """
@@ -19,6 +20,13 @@ class PendingDispatch(deque[DispatchedRecord | DispatchedRun | DispatchedBlock])
 
     record_count = 0
     """Records, those of runs and blocks included."""
+    reached_offset = -1
+    """Offset that the reader has reached; -1 if it is not known."""
+
+    @property
+    def end_offset(self) -> int:
+        """Offset up to which the reader has, or finds here, all records; -1 if it is not known."""
+        return self[-1][0] + self[-1][1] if self else self.reached_offset
 
     def add(
         self, items: Sequence[DispatchedRecord] | Sequence[DispatchedRun] | Sequence[DispatchedBlock], count: int
@@ -37,7 +45,8 @@ class PendingDispatch(deque[DispatchedRecord | DispatchedRun | DispatchedBlock])
             self.record_count -= item.record_count if isinstance(item, DispatchedBlock) else len(item.tails)
 
     def forget_below(self, phy_offset: int) -> None:
-        """Drop those that begin below it: they were read from the log meanwhile."""
+        """Drop those that begin below the offset that the reader has reached: they were read from the log meanwhile."""
+        self.reached_offset = phy_offset
         while self and self[0][0] < phy_offset:
             self.take()
 
@@ -52,12 +61,12 @@ class PendingDispatch(deque[DispatchedRecord | DispatchedRun | DispatchedBlock])
 
     def clear(self) -> None:
         super().clear()
-        self.record_count = 0
+        self.record_count, self.reached_offset = 0, -1
 
 
 class FreshRecords:
-    """Records that this master has just appended, in log order, for each follower apart. Call `clear` whenever bytes of
-    the log may become others."""
+    """Records that this master has just appended, or that the first follower has read in the log, in log order, for
+    each follower apart. Call `clear` whenever bytes of the log may become others."""
 
     def __init__(self) -> None:
         self._followers: list[PendingDispatch] = []
@@ -79,6 +88,16 @@ class FreshRecords:
     def add_block(self, block: DispatchedBlock) -> None:
         for follower in self._followers:
             follower.add((block,), block.record_count)
+
+    def end_offset(self) -> int:
+        """Offset up to which all but the first follower have, or find here, all records; -1 if there is none."""
+        ends = {follower.end_offset for follower in self._followers[1:]}
+        return ends.pop() if len(ends) == 1 else -1
+
+    def pass_on(self, blocks: Sequence[DispatchedBlock]) -> None:
+        """Add blocks that the first follower has read from `end_offset` on."""
+        for follower in self._followers[1:]:
+            follower.add(blocks, sum(block.record_count for block in blocks))
 
     def clear(self) -> None:
         for follower in self._followers:

@@ -94,11 +94,15 @@ class QueueOffsets:
         self._base = 0
         self.last_store_timestamp_ms = 0
 
-    def take_from_queues(self, covered: int) -> None:
+    def dispatched(self, covered: int) -> None:
         """Note that the queues hold every record below `covered`."""
         self.next.clear()
-        self.fresh.clear()
         self.covered = self._base = covered
+
+    def take_from_queues(self, covered: int) -> None:
+        """Forget what is remembered of the log, whose bytes may be others now; the queues hold all below `covered`."""
+        self.dispatched(covered)
+        self.fresh.clear()
 
     def forget(self) -> None:
         """Forget the remembered offsets, as an append failed half-way: what stands in the log must be read again."""
@@ -158,6 +162,9 @@ class DispatchService:
         self._derived = derived
         self._first = derived[0]
         self._fresh = fresh.follow()
+        self._others = fresh
+        self._passed_on: list[DispatchedBlock] = []
+        """Blocks of this batch that those behind this one find with the entries that they need."""
         self._tracer = tracer
         self.position = 0
         self.last_store_timestamp_ms = 0
@@ -184,7 +191,10 @@ class DispatchService:
                 position, more, goes_on = self._collect_records(position, stop, end_offset)
             for derived in self._derived:
                 derived.write()
+            if self._passed_on:
+                self._others.pass_on(self._passed_on)
         finally:
+            self._passed_on = []
             for derived in self._derived:
                 derived.forget()
         self.position = position
@@ -229,25 +239,36 @@ class DispatchService:
     def _collect_blocks(self, position: int, stop: int) -> int:
         """Collect plain records that end at or below `stop`, many at a time; returns where the last one ends."""
         kernel = self._kernel
-        while kernel is not None and position < stop:
-            block = self._scanned(kernel, position, stop, _BLOCK_QUEUE_COUNT)
+        if kernel is None:
+            return position
+        wanted = -1 if self._is_keyed else self._others.end_offset()
+        while position < stop:
+            is_wanted = position == (self._passed_on[-1].end_offset if self._passed_on else wanted)
+            block = self._scanned(kernel, position, stop, _BLOCK_QUEUE_COUNT, is_keyed=is_wanted)
             room = MAX_MADE_COUNT - self._first.to_make_count
             if block is not None and self._first.missing_count(block) > room:
-                block = self._scanned(kernel, position, stop, room) if room else None
+                block = self._scanned(kernel, position, stop, room, is_keyed=is_wanted) if room else None
             if block is None:
                 break
             for derived in self._derived:
                 derived.collect_block(block)
+            if is_wanted:
+                self._passed_on.append(block)
             self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, block.store_timestamp_ms)
             position += block.size_bytes
         return position
 
-    def _scanned(self, kernel: BatchKernel, position: int, stop: int, queue_count: int) -> DispatchedBlock | None:
-        """Plain records from `position` on, of so many queues at most; None if the first one is none of them."""
+    def _scanned(
+        self, kernel: BatchKernel, position: int, stop: int, queue_count: int, *, is_keyed: bool
+    ) -> DispatchedBlock | None:
+        """Plain records from `position` on, of so many queues at most; None if the first one is none of them.
+        `is_keyed`: somebody else needs their keys too."""
         view, file_start, file_end = self._log.file_view(position)
         at = position - file_start
         end = min(file_end, stop - file_start, at + _BLOCK_BYTES)
-        found = kernel.scan(LogBlock(bytes(view[at:end]), position, _BLOCK_COUNT, queue_count, self._is_keyed))
+        found = kernel.scan(
+            LogBlock(bytes(view[at:end]), position, _BLOCK_COUNT, queue_count, is_keyed or self._is_keyed)
+        )
         if not found.store_timestamps_ms:
             return None
         bounds, runs, entries, stamps = found

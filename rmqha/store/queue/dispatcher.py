@@ -94,6 +94,10 @@ class DispatchedBlock(NamedTuple):
     store_timestamps_ms: list[int]
     """Each stretch's."""
 
+    @property
+    def end_offset(self) -> int:
+        return self.phy_offset + self.size_bytes
+
 
 class RecoveredEntries(NamedTuple):
     """Result of a recovery of derived state: one sentence per finding, and the physical offset from which records must
