@@ -1,5 +1,5 @@
-"""Data plane: records that this broker has just appended as master, or dispatched to the queues: whoever follows need not
-read them in the log again.
+"""Data plane: records that need not be read in the log again: those that this broker has just appended as master, and
+those that it has read for the queues.
 
 Only a shortcut: a record counts where the log is dispatched from next, and whatever is not here is read from the log.
 """

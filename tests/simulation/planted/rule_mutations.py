@@ -134,7 +134,6 @@ def _sends_time_as_it_is(self: Appender, source: SendSource, wall_ms: int) -> Se
 
 
 def _queue_offsets_stay(self: QueueOffsets, covered: int) -> None:
-    self.fresh.clear()
     self.covered = self._base = covered
 
 
@@ -223,7 +222,7 @@ RULE_MUTATIONS: dict[str, Callable[[], Any]] = {
     ),
     "who lost power stays in the set (ruling 3)": lambda: _applied({MemberRemoved: lambda group, event: None}),
     "queue offsets outlive a cut (apache/rocketmq 7689)": lambda: patch.object(
-        QueueOffsets, "take_from_queues", _queue_offsets_stay
+        QueueOffsets, "dispatched", _queue_offsets_stay
     ),
     "store times follow the clock (ruling 18)": lambda: patch.multiple(
         Appender, append=_time_as_it_is, append_sends=_sends_time_as_it_is
