@@ -6,10 +6,11 @@ int32 length (without itself) | int32 word: top byte header codec, low 24 bits h
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from rmqha.model.error import RemoteProtocolError
 from rmqha.wire.command import Command, HeaderCodec
-from rmqha.wire.json_header import decode_json_header, encode_json_header, encode_json_success
+from rmqha.wire.json_header import decode_json_header, encode_json_header, encode_json_success, json_success_template
 from rmqha.wire.rocketmq_header import decode_rocketmq_header, encode_rocketmq_header, fits
 
 MAX_HEADER_BYTES = 256 * 1024
@@ -33,14 +34,31 @@ def encode_frame(command: Command) -> bytes:
 
 
 def success_frame(
-    request: Command, ext: dict[str, str], body: bytes | memoryview = b"", remark: str | None = None
+    request: Command, ext: dict[str, str], body: Sequence[bytes | memoryview] = (), remark: str | None = None
 ) -> bytes:
-    """Frame of the response SUCCESS to `request`, with this content."""
+    """Frame of the response SUCCESS to `request`, with this content; `body` in pieces, which are copied once."""
     if request.codec != HeaderCodec.JSON:
-        return encode_frame(request.reply(0, ext, body, remark))
-    header = encode_json_success(request.opaque, ext, remark)
+        return encode_frame(request.reply(0, ext, b"".join(body), remark))
+    return _joined(encode_json_success(request.opaque, ext, remark), body)
+
+
+def _joined(header: bytes, body: Sequence[bytes | memoryview]) -> bytes:
     size = len(header)
-    return b"".join((_WORDS.pack(4 + size + len(body), size), header, body))
+    return b"".join((_WORDS.pack(4 + size + sum(map(len, body)), size), header, *body))
+
+
+class NumbersFrame:
+    """Frames of the response SUCCESS whose fields, of these names, are numbers, at half the cost of `success_frame`."""
+
+    def __init__(self, names: tuple[str, ...], remark: str) -> None:
+        self._names, self._remark = names, remark
+        self._template = json_success_template(names, remark)
+
+    def encode(self, request: Command, numbers: tuple[int, ...], body: Sequence[bytes | memoryview]) -> bytes:
+        """Frame with the fields' values in the order of the names."""
+        if request.codec != HeaderCodec.JSON:
+            return success_frame(request, dict(zip(self._names, map(str, numbers), strict=True)), body, self._remark)
+        return _joined((self._template % (*numbers, request.opaque)).encode(), body)
 
 
 _CODE_AT, _CODE = _WORDS.size, b'{"code":'

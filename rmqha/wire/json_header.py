@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Iterable
 from json.encoder import encode_basestring
 from json.scanner import make_scanner
 from typing import Any
@@ -64,6 +65,14 @@ def encode_json_success(opaque: int, ext: dict[str, str], remark: str | None) ->
         f'"extFields":{{{",".join([f"{_quote(key)}:{_quote(value)}" for key, value in ext.items()])}}},' if ext else ""
     )
     return (_SUCCESS % (fields, opaque, "" if remark is None else f'"remark":{_quote(remark)},')).encode()
+
+
+def json_success_template(names: Iterable[str], remark: str) -> str:
+    """Template of the header of the response SUCCESS whose fields are numbers: for those, and the opaque behind
+    them."""
+    fields = ",".join([f'{_quote(name).replace("%", "%%")}:"%d"' for name in names])
+    shown = _quote(remark).replace("%", "%%")
+    return _SUCCESS.replace("%d", "%%d") % (f'"extFields":{{{fields}}},', f'"remark":{shown},')
 
 
 def decode_json_header(data: bytes) -> Command:

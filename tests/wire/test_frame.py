@@ -19,6 +19,7 @@ from rmqha.wire.frame import (
     LARGE_BYTES,
     MAX_HEADER_BYTES,
     FrameParser,
+    NumbersFrame,
     begins_with_no_send,
     encode_frame,
     success_frame,
@@ -124,10 +125,24 @@ def test_any_split_gives_the_same_commands(commands: list[Command], data: st.Dat
     assert found == commands
 
 
-@given(COMMANDS, COMMANDS)
-def test_a_success_is_the_frame_of_its_reply(request: Command, reply: Command) -> None:
-    parts = reply.ext, reply.body, reply.remark
-    assert success_frame(request, *parts) == encode_frame(request.reply(0, *parts))
+@given(COMMANDS, COMMANDS, st.lists(st.binary(max_size=20), max_size=3))
+def test_a_success_is_the_frame_of_its_reply(request: Command, reply: Command, pieces: list[bytes]) -> None:
+    expected = encode_frame(request.reply(0, reply.ext, b"".join(pieces), reply.remark))
+    assert success_frame(request, reply.ext, [memoryview(piece) for piece in pieces], reply.remark) == expected
+
+
+@given(
+    COMMANDS,
+    st.dictionaries(TEXT | st.just("%d%s%"), st.integers(), min_size=1, max_size=6),
+    TEXT.filter(bool) | st.just("%d%s%"),
+    st.lists(st.binary(max_size=20), max_size=3),
+)
+def test_an_answer_of_numbers_is_the_frame_of_its_reply(
+    request: Command, fields: dict[str, int], remark: str, pieces: list[bytes]
+) -> None:
+    reply = request.reply(0, {name: str(value) for name, value in fields.items()}, b"".join(pieces), remark)
+    found = NumbersFrame(tuple(fields), remark).encode(request, tuple(fields.values()), pieces)
+    assert found == encode_frame(reply)
 
 
 @given(COMMANDS)

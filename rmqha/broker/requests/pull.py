@@ -51,6 +51,7 @@ from rmqha.store.integrity.damage import DamageTable
 from rmqha.store.reader import NO_DISK_LIMITS, DiskLimits, PullResult, RecordPredicate
 from rmqha.wire.auth.accesses import refusal_now
 from rmqha.wire.command import Command
+from rmqha.wire.frame import NumbersFrame
 
 FLAG_COMMIT_OFFSET = 1
 FLAG_SUSPEND = 2
@@ -70,6 +71,9 @@ KEPT_FIELDS = ("topic", "consumerGroup")
 """Fields of a pull that are kept while it waits: a header may have 256 KiB."""
 SLAVE_ANSWER_DELAY_MS = 100
 """Delay (ms) of a slave's empty answer to a waiting consumer, which asks again at once."""
+FOUND = "FOUND"
+_FIELDS = "nextBeginOffset", "minOffset", "maxOffset", "suggestWhichBrokerId", "topicSysFlag", "groupSysFlag"
+_FOUND = NumbersFrame(_FIELDS, FOUND)
 _PHY_OFFSET = struct.Struct(">q")
 _PHY_OFFSET_AT = 28
 
@@ -241,7 +245,7 @@ class PullProcessor:
         elif pull.suspend_ms and _may_wait(result):
             self._hold_or_answer(channel, command, pull, pull.suspend_ms, QueueOffset(result.next_begin_offset))
         else:
-            channel.send(self._reply(command, pull, result, True))
+            self._answer(channel, command, pull, result, True)
 
     def _moved_back(self, pull: _Pull, result: PullResult) -> PullResult:
         """Send a consumer that has read a lost tail back to its group's offset: new messages may have the offsets that
@@ -262,7 +266,7 @@ class PullProcessor:
                 self._hold_or_answer(channel, command, pull, COLD_WAIT_MS, pull.offset, result.cold_range)
                 return
             if _gives(pull, result):
-                channel.send(self._reply(command, pull, result, False))
+                self._answer(channel, command, pull, result, False)
                 return
         self._hold_or_answer(channel, command, pull, min(pull.suspend_ms, SLAVE_ANSWER_DELAY_MS), pull.offset)
 
@@ -394,33 +398,45 @@ class PullProcessor:
         """Bytes at the log's end that count as being in memory, by RocketMQ's estimate."""
         return self._memory_bytes * self._config.access_message_in_memory_max_ratio // 100
 
+    def _answer(self, channel: Channel, command: Command, pull: _Pull, result: PullResult, master: bool) -> None:
+        """Answer a pull that is being handled."""
+        if result.status is ResponseCode.SUCCESS and not result.remark:
+            self._count(pull, result, master)
+            frame = _FOUND.encode(command, self._numbers(pull, result), result.records)
+            channel.send_frames(frame, 1)
+        else:
+            channel.send(self._reply(command, pull, result, master))
+
     def _reply(self, command: Command, pull: _Pull, result: PullResult, master: bool) -> Command:
         status = result.status
         if not master and status is not ResponseCode.SUCCESS:
             status = ResponseCode.PULL_RETRY_IMMEDIATELY
-        body = b"".join(result.records)
-        if status is ResponseCode.SUCCESS:
-            count = result.record_count
+        self._count(pull, result, master)
+        ext = dict(zip(_FIELDS, map(str, self._numbers(pull, result)), strict=True))
+        remark = result.remark or (FOUND if status is ResponseCode.SUCCESS else status.name)
+        return command.reply(status, ext, b"".join(result.records), remark)
+
+    def _count(self, pull: _Pull, result: PullResult, master: bool) -> None:
+        """Count an answer, and remember where the group is."""
+        if result.status is ResponseCode.SUCCESS:
+            count, size_bytes = result.record_count, sum(map(len, result.records))
             self.get_count += count
-            self._statistics.given(pull.group, pull.topic, count, len(body))
+            self._statistics.given(pull.group, pull.topic, count, size_bytes)
             if self.traffic is not None:
-                self.traffic.note_pulled(pull.group, pull.topic, count, len(body))
+                self.traffic.note_pulled(pull.group, pull.topic, count, size_bytes)
         else:
             self.miss_count += 1
         if master:
             place = (pull.group, pull.topic, pull.queue_id)
             if place in self._pulled_to or len(self._pulled_to) < MAX_ENTRY_COUNT:
                 self._pulled_to[place] = int(result.next_begin_offset)
-        ext = {
-            "nextBeginOffset": str(result.next_begin_offset),
-            "minOffset": str(result.min_offset),
-            "maxOffset": str(result.max_offset),
-            "suggestWhichBrokerId": str(self._reader_for(pull, result)),
-            "topicSysFlag": str(pull.topic_sys_flag),
-            "groupSysFlag": str(pull.group_sys_flag),
-        }
-        remark = result.remark or ("FOUND" if status is ResponseCode.SUCCESS else status.name)
-        return command.reply(status, ext, body, remark)
+
+    def _numbers(self, pull: _Pull, result: PullResult) -> tuple[int, ...]:
+        """Values of _FIELDS."""
+        return (
+            *(result.next_begin_offset, result.min_offset, result.max_offset, self._reader_for(pull, result)),
+            *(pull.topic_sys_flag, pull.group_sys_flag),
+        )
 
     def _reader_for(self, pull: _Pull, result: PullResult) -> int:
         """Id of the replica to ask next: the master (0), or another replica while the messages read here are too old to

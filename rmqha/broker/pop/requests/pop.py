@@ -261,7 +261,7 @@ class PopProcessor:
         self._statistics.given(pop.group, pop.topic, count, found.size_bytes)
         if self._gets.traffic is not None:
             self._gets.traffic.note_pulled(pop.group, pop.topic, count, found.size_bytes)
-        return success_frame(command, _fields(pop, found), b"".join(found.records), "FOUND")
+        return success_frame(command, _fields(pop, found), found.records, "FOUND")
 
     def _refusal(self, command: Command, pop: PopRequest, found: FoundMessages, code: ResponseCode) -> Command:
         """Answer without messages."""
