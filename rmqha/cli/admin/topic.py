@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -91,30 +93,58 @@ def describe_command(name: str, namesrv: str, output: str) -> None:
 @topic.command(epilog="Example: rmqha topic create orders --queues 16")
 @click.argument("name", metavar="TOPIC")
 @click.option(
-    "--queues", type=click.IntRange(1, MAX_QUEUE_COUNT), default=8, show_default=True, help="Queues in each group."
+    "--queues", type=click.IntRange(1, MAX_QUEUE_COUNT), metavar="N", help="Queues in each group. Default: 8."
 )
 @group_option
 @click.option("--attribute", "attributes", multiple=True, metavar="KEY=VALUE", help="Such as queue.type=BatchCQ.")
 @acting_namesrv_option()
 @output_option
 def create(
-    name: str, queues: int, groups: tuple[str, ...], attributes: tuple[str, ...], namesrv: str, output: str
+    name: str, queues: int | None, groups: tuple[str, ...], attributes: tuple[str, ...], namesrv: str, output: str
 ) -> None:
-    """Make TOPIC, or change it, at the masters of the groups.
+    """Make TOPIC at the masters of the groups.
 
-    In CP the answer comes when the SyncStateSet of each group holds the change.
+    Where it exists it stays as it is; it is refused if it has other queues or attributes there than you give. In CP the
+    answer comes when the SyncStateSet of each group holds it.
+
+    Exit code: 0 it is there; 1 some groups, which are named, did not make it; 2 it is there otherwise, or nobody to
+    ask.
     """
+    from rmqha.client.names import check_topic
+    from rmqha.ops.messaging import topics
+
+    check_topic(name)
     pairs = dict(_pair(text) for text in attributes)
-    made = ask_admin(
-        namesrv,
-        lambda admin: admin.create_topic(name, queue_count=queues, groups=groups or None, attributes=pairs),
-    )
-    if not made:
+    plan = ask_admin(namesrv, lambda admin: topics.plan_creation(admin, name, queues, pairs, groups))
+    if not plan.making and not plan.existing:
         raise UsageError(f"the name servers {namesrv} know no group, so nothing was made; see rmqha health")
+    result = ask_admin(namesrv, lambda admin: topics.create(admin, name, plan))
+    count = plan.shape.write_queues
     if output == "json":
-        echo_json({"topic": name, "groups": made, "queues": queues})
+        existing = {group: _shape_json(shape) for group, shape in plan.existing.items()}
+        echo_json({
+            "topic": name,
+            "groups": list(result.done),
+            "queues": count if plan.making else None,
+            "existing": existing,
+            "failed": dict(result.failed),
+        })  # fmt: skip
     else:
-        click.echo(f"{name}: {queues} queues in {', '.join(made)}")
+        if result.done:
+            click.echo(f"{name}: {count} queue{'' if count == 1 else 's'} in {', '.join(result.done)}")
+        if plan.existing:
+            click.echo(
+                f"{name}: exists already in {', '.join(plan.existing)} and stays as it is; see rmqha topic alter"
+            )
+    _end(name, "was not made", result.failed)
+
+
+def _end(name: str, what: str, failed: Mapping[str, str]) -> None:
+    """Tell which groups refused, and end with code 1 if one did."""
+    for group, why in failed.items():
+        click.echo(printable(f"rmqha: {name} {what} in {group}: {why}", lines=False), err=True)
+    if failed:
+        sys.exit(1)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -186,9 +216,11 @@ def alter(
     To have fewer queues, lower --write-queues first, and --read-queues once the others are read: it asks before
     messages become unreadable. In CP the answer comes when the SyncStateSet of each group holds the change.
 
-    Exit code: 0 done, or shown with --dry-run; 2 refused or nobody to ask.
+    Exit code: 0 done, or shown with --dry-run; 1 some groups, which are named, were not changed; 2 refused or nobody to
+    ask.
     """
     from rmqha.ops.messaging import topics
+    from rmqha.ops.messaging.brokers import EditResult
 
     edit = _edit(queues, read_queues, write_queues, permission, attributes)
     changes = ask_admin(namesrv, lambda admin: topics.plan_edit(admin, name, edit, groups))
@@ -199,12 +231,13 @@ def alter(
         question = f"{unread} messages of {name} are in queues that nobody could read then; go on?"
         if not click.confirm(question, err=True):
             raise UsageError("nothing changed")
-    done = [] if dry_run else ask_admin(namesrv, lambda admin: topics.apply_edit(admin, name, changes))
+    result = EditResult() if dry_run else ask_admin(namesrv, lambda admin: topics.apply_edit(admin, name, changes))
     if output == "json":
         echo_json({
             "topic": name,
             "dryRun": dry_run,
-            "changed": done,
+            "changed": list(result.done),
+            "failed": dict(result.failed),
             "groups": [
                 {
                     "group": change.broker.name,
@@ -217,8 +250,11 @@ def alter(
         })  # fmt: skip
     elif dry_run:
         click.echo("dry run: nothing was changed")
-    else:
-        click.echo(f"{name}: changed in {', '.join(done)}" if done else f"{name}: is so already")
+    elif result.done:
+        click.echo(f"{name}: changed in {', '.join(result.done)}")
+    elif not result.failed:
+        click.echo(f"{name}: is so already")
+    _end(name, "was not changed", result.failed)
 
 
 def _permission(perm: int) -> str:

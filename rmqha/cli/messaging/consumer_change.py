@@ -19,8 +19,9 @@ from rmqha.model.printable import printable
 
 if TYPE_CHECKING:
     from rmqha.client.admin import Admin
+    from rmqha.ops.messaging.brokers import EditResult
     from rmqha.ops.messaging.consumer_reset import QueueChange, ResetPlan, ResetResult, Target
-    from rmqha.ops.messaging.group_settings import EditResult, GroupChange
+    from rmqha.ops.messaging.group_settings import GroupChange
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -276,7 +277,8 @@ def _change_settings(
     group: str, changes: list[GroupChange], namesrv: str, output: str, *, creates: bool, dry_run: bool
 ) -> None:
     """Show the changes, make them unless `dry_run`, and tell where. `creates`: only where the group does not exist."""
-    from rmqha.ops.messaging.group_settings import EditResult, apply_edit
+    from rmqha.ops.messaging.brokers import EditResult
+    from rmqha.ops.messaging.group_settings import apply_edit
 
     if output != "json":
         rows = [

@@ -50,6 +50,14 @@ class AskedBroker:
     is_master: bool
 
 
+@dataclass(frozen=True, slots=True)
+class EditResult:
+    """Result of a change. `done`: broker groups in which settings were changed; `failed`: the others by the reason."""
+
+    done: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass
 class BrokerAnswers(Generic[T]):
     """Answers by broker group, and the reasons of groups without one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rmqha.client.admin import Admin
@@ -11,6 +11,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, UnreachableError, UsageError
 from rmqha.ops.messaging.brokers import (
     AskedBroker,
+    EditResult,
     all_brokers,
     ask_json,
     require_brokers,
@@ -52,14 +53,6 @@ class GroupChange:
     def changes(self) -> bool:
         """False if the broker group has these settings already."""
         return self.before is None or any(self.before.get(name) != value for name, value in self.wanted.items())
-
-
-@dataclass(frozen=True, slots=True)
-class EditResult:
-    """Result of a change. `done`: broker groups in which settings were changed; `failed`: the others by the reason."""
-
-    done: tuple[str, ...] = ()
-    failed: Mapping[str, str] = field(default_factory=dict)
 
 
 async def plan_edit(admin: Admin, group: str, edit: GroupEdit, names: Collection[str] = ()) -> list[GroupChange]:

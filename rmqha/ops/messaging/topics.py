@@ -7,18 +7,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rmqha.client.admin import Admin
-from rmqha.model.code import PERM_READ, PERM_WRITE, RequestCode
-from rmqha.model.error import UsageError
+from rmqha.model.code import PERM_READ, PERM_WRITE, RequestCode, ResponseCode
+from rmqha.model.error import RemoteError, UnreachableError, UsageError
 from rmqha.model.message import REPLY_TOPIC_POSTFIX
 from rmqha.ops.answer import readable_answer
 from rmqha.ops.messaging.brokers import (
     AskedBroker,
+    EditResult,
     QueueName,
+    all_brokers,
     ask_json,
     chosen,
     queue_table,
     require_masters,
     route_of_topic,
+    side_by_side,
 )
 from rmqha.wire.command import Command
 
@@ -33,6 +36,8 @@ _SYSTEM = frozenset(
     )
 )
 _SYSTEM_PREFIXES = ("%", "RMQ_SYS_", "rmq_sys_")
+DEFAULT_QUEUE_COUNT = 8
+"""Queues of a new topic in each group."""
 PERMISSIONS = {"none": 0, "write": PERM_WRITE, "read": PERM_READ, "both": PERM_READ | PERM_WRITE}
 
 
@@ -165,25 +170,96 @@ async def _unread(admin: Admin, broker: AskedBroker, topic: str, read_queues: in
     }
 
 
-async def apply_edit(admin: Admin, topic: str, changes: Collection[TopicChange]) -> list[str]:
-    """Change the topic. Returns the groups that were changed. In CP each answers once its SyncStateSet holds the
-    change."""
-    done = []
-    for change in changes:
-        if not change.changes:
-            continue
-        after = change.after
+async def apply_edit(admin: Admin, topic: str, changes: Collection[TopicChange]) -> EditResult:
+    """Change the topic, in all groups at once. In CP each answers once its SyncStateSet holds the change."""
+    return await _update_each(
+        admin, topic, {change.broker: (change.after, change.attributes) for change in changes if change.changes}
+    )
+
+
+async def _update_each(admin: Admin, topic: str, wanted: Mapping[AskedBroker, tuple[TopicShape, str]]) -> EditResult:
+    async def update(broker: AskedBroker) -> Command:
+        shape, attributes = wanted[broker]
         ext = {
             "topic": topic,
             "defaultTopic": "TBW102",
-            "readQueueNums": str(after.read_queues),
-            "writeQueueNums": str(after.write_queues),
-            "perm": str(after.perm),
-            "topicFilterType": after.filter_type,
-            "topicSysFlag": str(after.sys_flag),
-            "order": str(after.order).lower(),
-            "attributes": change.attributes,
+            "readQueueNums": str(shape.read_queues),
+            "writeQueueNums": str(shape.write_queues),
+            "perm": str(shape.perm),
+            "topicFilterType": shape.filter_type,
+            "topicSysFlag": str(shape.sys_flag),
+            "order": str(shape.order).lower(),
+            "attributes": attributes,
         }
-        await admin.ask(change.broker.address, Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext))
-        done.append(change.broker.name)
-    return done
+        return await admin.ask(broker.address, Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext))
+
+    done, failures = await side_by_side(wanted, update)
+    return EditResult(
+        tuple(broker.name for broker in done), {broker.name: str(error) for broker, error in failures.items()}
+    )
+
+
+# --- made -------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class TopicCreation:
+    """Groups in which a topic is to be made with `shape`, and its settings in those that hold it already."""
+
+    shape: TopicShape
+    making: tuple[AskedBroker, ...]
+    existing: Mapping[str, TopicShape]
+
+
+async def plan_creation(
+    admin: Admin, topic: str, queue_count: int | None, attributes: Mapping[str, str], groups: Collection[str] = ()
+) -> TopicCreation:
+    """The creation in each of `groups`, or in all that the name servers know; nothing changes where the topic exists.
+    `queue_count`: None for the usual one, or that which it has. Raises UsageError if it exists with another number of
+    queues or other attributes than these, UnreachableError for an unknown group or one without a master."""
+    brokers = await all_brokers(admin)
+    known = [broker.name for broker in brokers]
+    for name in groups:
+        if name not in known:
+            raise UnreachableError(f"there is no group {name}; known are {', '.join(known) or 'none'}")
+    brokers = [broker for broker in brokers if not groups or broker.name in groups]
+    require_masters(brokers)
+    existing: dict[str, TopicShape] = {}
+    making = []
+    for broker in brokers:
+        try:
+            existing[broker.name] = await shape_at(admin, broker, topic)
+        except RemoteError as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            making.append(broker)
+    for name, shape in existing.items():
+        _require_same(topic, name, shape, queue_count, attributes)
+    count = DEFAULT_QUEUE_COUNT if queue_count is None else queue_count
+    shape = TopicShape(count, count, PERM_READ | PERM_WRITE, attributes=attributes)
+    return TopicCreation(shape, tuple(making), existing)
+
+
+def _require_same(
+    topic: str, group: str, shape: TopicShape, queue_count: int | None, attributes: Mapping[str, str]
+) -> None:
+    if queue_count is not None and (shape.read_queues, shape.write_queues) != (queue_count, queue_count):
+        found, option = (
+            f"{shape.read_queues} queues to read and {shape.write_queues} to write",
+            f"--queues {queue_count}",
+        )
+    else:
+        differing = {name: value for name, value in attributes.items() if shape.attributes.get(name) != value}
+        if not differing:
+            return
+        name, value = next(iter(differing.items()))
+        found = f"{name}={shape.attributes[name]}" if name in shape.attributes else f"no attribute {name}"
+        option = f"--attribute {name}={value}"
+    raise UsageError(
+        f"topic {topic} exists in {group} with {found}, so nothing was made; to change it: rmqha topic alter {topic} "
+        f"{option}"
+    )
+
+
+async def create(admin: Admin, topic: str, made: TopicCreation) -> EditResult:
+    """Make the topic, in all groups at once. In CP each answers once its SyncStateSet holds it."""
+    text = attributes_text(TopicEdit(attributes=made.shape.attributes))
+    return await _update_each(admin, topic, dict.fromkeys(made.making, (made.shape, text)))

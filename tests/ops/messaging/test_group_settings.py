@@ -10,7 +10,8 @@ from rmqha.cli.messaging.consumer_change import edit_json, edit_sentence
 from rmqha.client.admin import Admin
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, UsageError
-from rmqha.ops.messaging.group_settings import EditResult, GroupEdit, apply_edit, plan_creation, plan_edit
+from rmqha.ops.messaging.brokers import EditResult
+from rmqha.ops.messaging.group_settings import GroupEdit, apply_edit, plan_creation, plan_edit
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps, loads
 

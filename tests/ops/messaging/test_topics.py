@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
-from rmqha.model.error import UsageError
-from rmqha.ops.messaging.topics import TopicEdit, TopicShape, attributes_text, edited, of_users
+from rmqha.client.admin import Admin
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import RemoteError, UnreachableError, UsageError
+from rmqha.ops.messaging.brokers import EditResult
+from rmqha.ops.messaging.topics import (
+    TopicEdit,
+    TopicShape,
+    apply_edit,
+    attributes_text,
+    create,
+    edited,
+    of_users,
+    plan_creation,
+    plan_edit,
+)
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import dumps
 
 SHAPE = TopicShape(8, 4, 7, order=True, sys_flag=2, attributes={"queue.type": "BatchCQ"})
 
@@ -58,3 +75,66 @@ def test_topics_of_users() -> None:
         "U",
     ]
     assert of_users(names, info) == ["T", "U"]
+
+
+class FakeAdmin:
+    """Masters of several broker groups, each with the read queues of the topic, None where it is not."""
+
+    def __init__(self, **queues: int | None) -> None:
+        self.queues = queues
+        self.refusing = set[str]()
+
+    async def cluster_info(self) -> dict[str, Any]:
+        return {"brokers": {name: {"addresses": {0: name}} for name in self.queues}}
+
+    async def route(self, topic: str) -> dict[str, Any]:
+        return {"brokers": {name: {0: name} for name, count in self.queues.items() if count is not None}}
+
+    async def ask(self, address: str, command: Command) -> Command:
+        count = self.queues[address]
+        if command.code == RequestCode.UPDATE_AND_CREATE_TOPIC:
+            if address in self.refusing:
+                raise RemoteError(ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough", address)
+            self.queues[address] = int(command.ext["readQueueNums"])
+            return command.reply()
+        if count is None:
+            raise RemoteError(ResponseCode.TOPIC_NOT_EXIST, "no such topic", address)
+        shape = {"readQueueNums": count, "writeQueueNums": count, "perm": 6, "attributes": {"queue.type": "BatchCQ"}}
+        return command.reply(body=dumps(shape))
+
+
+async def made(
+    fake: FakeAdmin, queue_count: int | None = None, *groups: str, **attributes: str
+) -> tuple[EditResult, list[str]]:
+    admin = cast("Admin", fake)
+    plan = await plan_creation(
+        admin, "T", queue_count, {name.replace("_", "."): attributes[name] for name in attributes}, groups
+    )
+    return await create(admin, "T", plan), sorted(plan.existing)
+
+
+async def test_a_topic_that_exists_stays_as_it_is() -> None:
+    fake = FakeAdmin(a=16, b=None)
+    with pytest.raises(UsageError, match="T exists in a with 16 queues to read and 16 to write, so nothing was made"):
+        await made(fake, 2)
+    with pytest.raises(UsageError, match=r"queue.type=BatchCQ, .* rmqha topic alter T --attribute queue.type=SimpleCQ"):
+        await made(fake, queue_type="SimpleCQ")
+    with pytest.raises(UsageError, match="no attribute a, so nothing was made"):
+        await made(fake, a="1")
+    assert fake.queues == {"a": 16, "b": None}
+    assert await made(fake, None, "a") == (EditResult(), ["a"])
+    assert await made(fake, queue_type="BatchCQ") == (EditResult(("b",)), ["a"])
+    assert fake.queues == {"a": 16, "b": 8}
+    with pytest.raises(UnreachableError, match="there is no group z; known are a, b"):
+        await made(fake, None, "z")
+
+
+async def test_groups_that_refuse_a_topic_are_told_and_the_others_have_it() -> None:
+    fake = FakeAdmin(a=None, b=None)
+    fake.refusing = {"a"}
+    result, _ = await made(fake, 4)
+    assert (result.done, list(result.failed)) == (("b",), ["a"]) and "not enough" in result.failed["a"]
+    fake.queues["a"] = 4
+    changes = await plan_edit(cast("Admin", fake), "T", TopicEdit(5, 5))
+    result = await apply_edit(cast("Admin", fake), "T", changes)
+    assert (result.done, list(result.failed), fake.queues) == (("b",), ["a"], {"a": 4, "b": 5})

@@ -23,7 +23,8 @@ def told(cluster: LocalCluster, *arguments: str) -> tuple[Any, int]:
 def topics(cluster: LocalCluster) -> None:
     """Made, listed and deleted; the servers' own stay."""
     made, code = told(cluster, "topic", "create", "Orders", "--queues", "3", "--attribute", "queue.type=BatchCQ")
-    assert (made, code) == ({"topic": "Orders", "groups": ["broker-a"], "queues": 3}, 0)
+    groups = {"groups": ["broker-a"], "existing": {}, "failed": {}}
+    assert (made, code) == ({"topic": "Orders", **groups, "queues": 3}, 0)
     assert told(cluster, "topic", "list") == (["Orders"], 0)
     assert {"Orders", "TBW102"} < set(told(cluster, "topic", "list", "--all")[0])
     assert told(cluster, "topic", "delete", "Orders", "--yes") == ({"topic": "Orders", "groups": ["broker-a"]}, 0)

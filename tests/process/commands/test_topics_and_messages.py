@@ -50,8 +50,13 @@ def test_a_topic_is_altered_and_keeps_the_rest(cluster: LocalCluster) -> None:
         (("alter", "Shape", "--group", "broker-z", "--queues", "2"), "group broker-z does not hold topic Shape"),
         (("alter", "Nowhere", "--queues", "2"), "know no topic 'Nowhere'; see rmqha topic ls"),
         (("alter", "Shape", "--attribute", "x"), "must be KEY=VALUE"),
+        (("create", "Shape", "--queues", "2"), "exists in broker-a with 4 queues to read and 4 to write, so nothing"),
     ):
         assert sentence in remote.refused("topic", *wrong)
+    assert remote.json("topic", "create", "Shape")["existing"] == {"broker-a": after | {"permission": "read"}}
+    assert remote.run("topic", "create", "Shape").stdout == (
+        "Shape: exists already in broker-a and stays as it is; see rmqha topic alter\n"
+    )
     # messages would become unreadable: asked, and nothing is done without an answer
     done = remote.run("topic", "alter", "Shape", "--queues", "1")
     assert done.returncode != 0 and "messages of Shape are in queues that nobody could read" in done.stderr
