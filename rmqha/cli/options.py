@@ -23,6 +23,24 @@ Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+def confirm(question: str, refusal: str, *, yes: bool) -> None:
+    """Ask the question on standard error unless `yes`. Raises UsageError, which begins with `refusal`, if the answer is
+    no, and if standard input ends without one, as in a script."""
+    if yes:
+        return
+    try:
+        if click.confirm(question, err=True):
+            return
+    except click.Abort as error:
+        if not isinstance(error.__context__, EOFError):
+            raise
+        click.echo(err=True)
+        raise UsageError(f"{refusal}: there was no answer on standard input; --yes asks nothing") from None
+    raise UsageError(refusal)
+
 
 def resolve_namesrv(given: str | None) -> str:
     """The name servers to ask, "host:port" joined by ";": as given, else those of the cluster directory, else the

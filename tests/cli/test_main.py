@@ -268,6 +268,12 @@ def test_a_current_directory_that_was_removed_is_a_sentence(tmp_path: Path) -> N
     assert (done.returncode, done.stderr) == (1, sentence)
 
 
+def test_each_question_is_asked_in_one_place_which_names_the_option() -> None:
+    folder = Path(package.__file__).parent / "cli"
+    asking = [path.name for path in sorted(folder.rglob("*.py")) if "click.confirm" in path.read_text()]
+    assert asking == ["options.py"], "where a script cannot answer, --yes is named: use rmqha.cli.options.confirm"
+
+
 def run_process(directory: Path, arguments: list[str], output: TextIO) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "rmqha", *arguments]
     return subprocess.run(

@@ -10,7 +10,7 @@ import click
 
 from rmqha.cli.acting import acting_namesrv_option
 from rmqha.cli.messaging.asking import ask_admin, complete_topic
-from rmqha.cli.options import complete_group, echo_json, namesrv_option, output_option
+from rmqha.cli.options import complete_group, confirm, echo_json, namesrv_option, output_option, yes_option
 from rmqha.cli.plain_table import echo_table
 from rmqha.model.error import UsageError
 from rmqha.model.printable import printable
@@ -33,7 +33,6 @@ name_argument = click.argument("name", metavar="TOPIC", shell_complete=complete_
 group_option = click.option(
     "--group", "groups", multiple=True, shell_complete=complete_group, help="Where; repeatable. Default: all groups."
 )
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 all_option = click.option("--all", "every", is_flag=True, help="Also the servers' own, retries and dead letters.")
 
 
@@ -227,10 +226,9 @@ def alter(
     if output != "json":
         _show_changes(changes)
     unread = sum(count for change in changes for count in change.unread.values())
-    if unread and not dry_run and not yes:
+    if unread and not dry_run:
         question = f"{unread} messages of {name} are in queues that nobody could read then; go on?"
-        if not click.confirm(question, err=True):
-            raise UsageError("nothing changed")
+        confirm(question, "nothing changed", yes=yes)
     result = EditResult() if dry_run else ask_admin(namesrv, lambda admin: topics.apply_edit(admin, name, changes))
     if output == "json":
         echo_json({
@@ -311,8 +309,7 @@ def delete(name: str, yes: bool, namesrv: str, output: str) -> None:
 
     if not ask_admin(namesrv, known):
         raise UsageError(f"the name servers {namesrv} know no topic {name!r}; see rmqha topic ls")
-    if not yes and not click.confirm(f"delete {name} with its messages in all groups?", err=True):
-        raise UsageError("nothing deleted")
+    confirm(f"delete {name} with its messages in all groups?", "nothing deleted", yes=yes)
     deleted = ask_admin(namesrv, lambda admin: admin.delete_topic(name))
     if output == "json":
         echo_json({"topic": name, "groups": deleted})

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmqha.cli.options import cluster_options, complete_node, directory_option, echo_json, output_option
+from rmqha.cli.options import (
+    cluster_options,
+    complete_node,
+    confirm,
+    directory_option,
+    echo_json,
+    output_option,
+    yes_option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +79,7 @@ def show(node: str, directory: Path | None) -> None:
 
 @fork.command(epilog="Example: rmqha fork repair broker-a-3")
 @click.argument("node", shell_complete=complete_node)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds to well.")
 @directory_option
 def repair(node: str, yes: bool, timeout: float, directory: Path | None) -> None:
@@ -97,8 +105,7 @@ def repair(node: str, yes: bool, timeout: float, directory: Path | None) -> None
     click.echo(item.sentence)
     for line in _alone(state, item):
         click.echo(line)
-    if not yes:
-        click.confirm(f"put the log of {node} aside and copy that of {item.master}?", abort=True)
+    confirm(f"put the log of {node} aside and copy that of {item.master}?", "nothing changed", yes=yes)
     with state.locked():
         process = running(state, node)
         stop_all([process], DRAIN_TIMEOUT_S)

@@ -13,7 +13,15 @@ import click
 
 from rmqha.cli.acting import acting_cluster
 from rmqha.cli.local.launch_progress import wait_shown
-from rmqha.cli.options import cluster_options, complete_node, directory_option, echo_json, output_option
+from rmqha.cli.options import (
+    cluster_options,
+    complete_node,
+    confirm,
+    directory_option,
+    echo_json,
+    output_option,
+    yes_option,
+)
 from rmqha.host.asking.shell import ask_by, open_client, sleep
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.cluster_view import ClusterView
@@ -203,7 +211,7 @@ async def _remote_logs(address: str, follow: bool, lines: int, audit: bool) -> N
 
 @click.command(epilog="Example: rmqha down && rmqha purge")
 @directory_option
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 def purge(directory: Path | None, yes: bool) -> None:
     """Delete the directory of a stopped cluster with all its data.
 
@@ -215,8 +223,7 @@ def purge(directory: Path | None, yes: bool) -> None:
         alive = [node.name for node in state.nodes.values() if node.alive]
         if alive:
             raise UsageError(f"{', '.join(alive)} still run in {state.directory}; run `rmqha down` first")
-        if not yes and not click.confirm(f"delete {state.directory} and all messages in it?"):
-            raise UsageError("nothing deleted")
+        confirm(f"delete {state.directory} and all messages in it?", "nothing deleted", yes=yes)
         # only what `up` made: whatever else somebody keeps here stays, and what links lead to
         for name in state.nodes:
             if (made := state.node_directory(name)).is_dir():

@@ -12,7 +12,7 @@ import click
 from rmqha.cli.acting import acting_namesrv_option
 from rmqha.cli.messaging.asking import ask_admin, group_argument, topic_option
 from rmqha.cli.moments import local_time, parse_time
-from rmqha.cli.options import echo_json, output_option
+from rmqha.cli.options import confirm, echo_json, output_option, yes_option
 from rmqha.cli.plain_table import echo_table
 from rmqha.model.error import UsageError
 from rmqha.model.printable import printable
@@ -47,7 +47,6 @@ def parse_target(text: str, now_ms: int) -> Target:
 
 queue_option = click.option("--queue", metavar="QUEUE", help="Only this queue, such as broker-a:0.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would change.")
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 @click.command(epilog="Example: rmqha consumer reset billing --to 2026-11-21T14:00:00 --dry-run")
@@ -139,8 +138,7 @@ def _move(
         elif dry_run:
             click.echo("dry run: nothing was changed")
         return
-    if not yes and not click.confirm(f"change the offsets of {printable(name, lines=False)}?", err=True):
-        raise UsageError("nothing changed")
+    confirm(f"change the offsets of {printable(name, lines=False)}?", "nothing changed", yes=yes)
     result = ask_admin(namesrv, lambda admin: consumer_reset.apply(admin, made))
     _tell(made, result, output)
 
@@ -359,10 +357,8 @@ def delete(group: str, yes: bool, namesrv: str, output: str) -> None:
     if is_system_group(group):
         raise UsageError(f"{group} is the servers' own; it stays")
     found = ask_admin(namesrv, lambda admin: describe_group(admin, group, whole=False))
-    if not yes:
-        told = f"delete {group} with its offsets in {', '.join(found.topics) or 'no topic'} ({found.lag} wait)?"
-        if not click.confirm(printable(told, lines=False), err=True):
-            raise UsageError("nothing deleted")
+    told = f"delete {group} with its offsets in {', '.join(found.topics) or 'no topic'} ({found.lag} wait)?"
+    confirm(printable(told, lines=False), "nothing deleted", yes=yes)
     deleted = ask_admin(namesrv, lambda admin: delete_group(admin, group))
     if output == "json":
         echo_json({"group": group, "brokers": deleted})

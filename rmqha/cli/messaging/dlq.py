@@ -15,9 +15,8 @@ from rmqha.cli.acting import acting_namesrv_option
 from rmqha.cli.messaging.asking import ask_admin, complete_consumer_group, group_argument
 from rmqha.cli.messaging.message_lines import json_line, table_line
 from rmqha.cli.moments import short_time
-from rmqha.cli.options import echo_json, namesrv_option, output_option
+from rmqha.cli.options import confirm, echo_json, namesrv_option, output_option, yes_option
 from rmqha.cli.plain_table import echo_table
-from rmqha.model.error import UsageError
 from rmqha.model.printable import printable
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ async def _each(admin: Admin, group: str, take: Callable[[Message], object], lim
 @click.option("--all", "every", is_flag=True, help="Also those that were sent again before.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Send no more than N.")
 @click.option("--dry-run", is_flag=True, help="Only tell how many there are.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @acting_namesrv_option()
 @output_option
 def resend_command(
@@ -123,10 +122,8 @@ def resend_command(
     count = sum(queue.count if every else queue.waiting for queue in queues)
     count = count if limit is None else min(count, limit)
     name = printable(group, lines=False)
-    if count and not dry_run and not yes and not click.confirm(f"send {count} dead letters to {name} again?", err=True):
-        raise UsageError("nothing sent")
-
     if count and not dry_run:
+        confirm(f"send {count} dead letter{'' if count == 1 else 's'} to {name} again?", "nothing sent", yes=yes)
         # who sends takes a moment to load
         click.echo(f"sending {count} dead letter{'' if count == 1 else 's'} to {name}", err=True)
 

@@ -19,7 +19,7 @@ from rmqha.cli.messaging.message_lines import (
     table_line,
 )
 from rmqha.cli.moments import local_time, moment
-from rmqha.cli.options import echo_json, namesrv_option, output_option
+from rmqha.cli.options import confirm, echo_json, namesrv_option, output_option, yes_option
 from rmqha.cli.plain_table import echo_table
 from rmqha.model.error import UsageError
 from rmqha.model.printable import printable
@@ -221,7 +221,7 @@ def _detail(item: MessageTrack) -> str:
 @id_argument
 @topic_option(text="Topic of a msgId; default: all topics of users are searched.")
 @click.option("--to", "target", metavar="TOPIC", shell_complete=complete_topic, help="Another topic; default: its own.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @acting_namesrv_option()
 @output_option
 def resend_command(
@@ -237,8 +237,7 @@ def resend_command(
 
     found = ask_admin(namesrv, lambda admin: messages.by_id(admin, message_id, topic))[-1]
     to = target or found.topic
-    if not yes and not click.confirm(f"send a copy of {found.msg_id} to {to}?", err=True):
-        raise UsageError("nothing sent")
+    confirm(f"send a copy of {found.msg_id} to {to}?", "nothing sent", yes=yes)
     result = resending.send_all(namesrv, [messages.copy_of(found, to)])[0]
     if output == "json":
         echo_json({"topic": to, "msgId": result.msg_id, "copyOf": found.msg_id})

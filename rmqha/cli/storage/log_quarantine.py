@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from rmqha.cli.options import echo_json, output_option
+from rmqha.cli.options import confirm, echo_json, output_option, yes_option
 from rmqha.cli.render import console, table
 from rmqha.cli.storage.log_record import time_text
 from rmqha.host.read_disk import HostReadDisk
@@ -35,7 +35,7 @@ def _age(context: click.Context, parameter: click.Parameter, value: str | None) 
 @click.argument("directory", type=click.Path(path_type=Path), metavar="DIR")
 @click.option("--remove", "do_remove", is_flag=True, help="Remove those older than --older-than, after a question.")
 @click.option("--older-than", "age_ms", callback=_age, metavar="AGE", help="Unchanged for so long, such as 7d or 12h.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @output_option
 def kept(directory: Path, do_remove: bool, age_ms: int | None, yes: bool, output: str) -> None:
     """Show what the store DIR has put aside, and remove it.
@@ -77,8 +77,8 @@ def kept(directory: Path, do_remove: bool, age_ms: int | None, yes: bool, output
 def _confirmed(directory: Path, chosen: list[QuarantineEntry], yes: bool) -> list[QuarantineEntry]:
     names = ", ".join(item.name for item in chosen)
     question = f"remove {words(chosen)} from {directory} for good: {names}?"
-    if chosen and not yes and not click.confirm(question, err=True):
-        raise UsageError("nothing removed")
+    if chosen:
+        confirm(question, "nothing removed", yes=yes)
     return remove(directory, chosen)
 
 

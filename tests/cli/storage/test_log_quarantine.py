@@ -115,6 +115,10 @@ def test_only_what_is_old_enough_goes_and_nothing_else(store: Path) -> None:
 
 def test_it_asks(store: Path) -> None:
     before = tree(store)
+    # a script has no answer
+    done = run(str(store), "--remove", "--older-than", "1d", answer="")
+    assert str(done.exception) == "nothing removed: there was no answer on standard input; --yes asks nothing"
+    assert done.stderr.endswith("[y/N]: \n") and tree(store) == before
     done = run(str(store), "--remove", "--older-than", "1d", answer="n\n")
     assert done.exit_code != 0 and "for good: replaced-1, replaced-12, rmqha.cut-1" in done.stderr
     assert tree(store) == before
