@@ -27,6 +27,24 @@ _STATES: dict[type[JsonRecord], tuple[RequestCode, str]] = {
 StateT = TypeVar("StateT", ReplicaState, ControllerState, NameServerState)
 
 
+class NoControllerError(UnreachableError):
+    """No controller that can be asked. The text is `why`, the cause, and `fix`."""
+
+    def __init__(self, why: str, fix: str) -> None:
+        super().__init__(f"{why}; {fix}")
+        self.why = why
+        self.fix = fix
+
+
+def no_controller(trouble: str) -> NoControllerError:
+    """The error for controllers of which none answers. `trouble`: the last one's, "" if there is none."""
+    if not trouble:
+        return NoControllerError("no controller is known here", "name one with --controller")
+    return NoControllerError(
+        f"no controller answers: {trouble}", "start one (see rmqha health), or name one that runs with --controller"
+    )
+
+
 def require_success(reply: Command, address: str) -> Command:
     """The reply if it is a success; RemoteError otherwise."""
     if reply.code != ResponseCode.SUCCESS:
@@ -46,9 +64,9 @@ async def ask_leader(
     """Send one request to the leader of the controllers, whichever of `addresses` that is. Returns the reply and the
     leader's address.
 
-    Raises RemoteError for its refusal, UnreachableError if no leader can be found."""
+    Raises RemoteError for its refusal, NoControllerError if no leader can be found."""
     waiting, tried = list(addresses), set[str]()
-    trouble = "none is configured"
+    trouble = leaderless = ""
     while waiting:
         address = waiting.pop(0)
         if address in tried:
@@ -61,11 +79,14 @@ async def ask_leader(
             continue
         if reply.code == ResponseCode.CONTROLLER_NOT_LEADER:
             leader = reply.ext.get("controllerLeaderAddress", "")
-            trouble = f"{address} knows no leader" if not leader else f"{address} says that {leader} leads"
+            leaderless = f"{address} knows no leader" if not leader else f"{address} says that {leader} leads"
             waiting = [leader, *waiting] if leader else waiting
             continue
         return require_success(reply, address), address
-    raise UnreachableError(f"no controller could be asked: {trouble}")
+    if leaderless:
+        why = f"no controller leads: {leaderless}" + (f", and {trouble}" if trouble else "")
+        raise NoControllerError(why, "a majority of them has to run: see rmqha quorum show")
+    raise no_controller(trouble)
 
 
 async def state_of(client: Caller, address: str, schema: type[StateT]) -> StateT:

@@ -172,6 +172,8 @@ def check(command: str, code: object, told: str, addresses: list[str]) -> list[s
     if not asks_everybody(command):
         if len(lines) != 1:
             found.append(f"{len(lines)} lines")
+        if "rmqha: no " in told and "; " not in told:
+            found.append("no word on what to do")
     else:
         given = {"--namesrv": f"name server {addresses[0]}", "--controller": f"controller {addresses[1]}"}
         asked = [title for option, title in given.items() if option in command] or [name for name, _ in NODES]

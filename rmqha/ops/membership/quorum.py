@@ -10,7 +10,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageError
 from rmqha.model.identity import node_label
 from rmqha.ops.answer import readable_answer
-from rmqha.ops.asking import ask, ask_leader
+from rmqha.ops.asking import ask, ask_leader, no_controller
 from rmqha.ops.cluster_view import unsaved_words
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.wire.command import Command
@@ -89,7 +89,7 @@ async def ask_quorum(client: Caller, controllers: list[str]) -> Quorum:
 async def _first_answer(client: Caller, controllers: list[str]) -> QuorumState:
     """The answer of the first controller that knows a leader, for one that was removed knows none; else of the first
     that answers."""
-    trouble, first = "none is configured", None
+    trouble, first = "", None
     for address in controllers:
         try:
             answer = await ask_one(client, address)
@@ -100,7 +100,7 @@ async def _first_answer(client: Caller, controllers: list[str]) -> QuorumState:
             return answer
         first = first or answer
     if first is None:
-        raise UnreachableError(f"no controller could be asked: {trouble}")
+        raise no_controller(trouble)
     return first
 
 

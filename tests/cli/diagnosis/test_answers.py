@@ -226,7 +226,10 @@ async def test_controllers_that_are_away() -> None:
         node_under_test = broker_at(peer.address)
         node_under_test.broker = BrokerConfig(listen_port=10911, controller_addr="127.0.0.1:9")
         found = await examined(node_under_test)
-    assert "nobody can elect a master for it" in found["controllers"].sentence
+    assert found["controllers"].sentence == (
+        "nobody can elect a master for it: no controller answers: cannot connect to 127.0.0.1:9: Connection refused"
+    )
+    assert found["controllers"].fix == "start one (see rmqha health), or name one that runs with --controller"
 
 
 async def test_a_stopped_broker_is_held_against_the_controllers_too() -> None:

@@ -6,10 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from rmqha.host.asking.shell import open_client
+from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import UsageError
+from rmqha.ops.asking import NoControllerError, ask_leader
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
 from rmqha.ops.local.node_kind import NodeKind
 from rmqha.ops.membership.quorum import member_id, node_titles
+from rmqha.wire.command import Command
+from tests.client.test_admin import peers
+from tests.support.patience import HANG_S
 
 ADDRESSES = {"n0": "127.0.0.1:9878", "n1": "127.0.0.1:9879", "ctl-3": "127.0.0.1:9880"}
 
@@ -54,3 +60,13 @@ def test_controllers_go_by_the_names_of_their_nodes(tmp_path: Path) -> None:
     state = cluster(tmp_path)
     assert node_titles({"n1": "127.0.0.1:9878", "n7": "10.0.0.1:1"}, state) == {"n1": "ctl-1"}
     assert node_titles({"n0": "127.0.0.1:9878"}, state) == {"n0": "ctl-1 (id n0)"}
+
+
+async def test_controllers_without_a_leader_are_told_apart_from_controllers_that_are_away() -> None:
+    async with peers(1) as (controller,), open_client() as client:
+        controller.replies = {RequestCode.RMQHA_GET_QUORUM: (ResponseCode.CONTROLLER_NOT_LEADER, {}, b"")}
+        addresses = ["127.0.0.1:9", controller.address]
+        with pytest.raises(NoControllerError) as raised:
+            await ask_leader(client, addresses, lambda: Command(RequestCode.RMQHA_GET_QUORUM), HANG_S * 1000)
+    assert raised.value.why.startswith(f"no controller leads: {controller.address} knows no leader, and cannot connect")
+    assert raised.value.fix == "a majority of them has to run: see rmqha quorum show"

@@ -19,7 +19,7 @@ from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig, parse_properties
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError
-from rmqha.ops.asking import ASK_TIMEOUT_MS, ask, ask_leader, ask_state
+from rmqha.ops.asking import ASK_TIMEOUT_MS, NoControllerError, ask, ask_leader, ask_state
 from rmqha.ops.cluster_view import DAMAGE_FIX, RIVALS_FIX, STALL_FIX, damage_words, rivals_words, unsaved_words
 from rmqha.ops.finding import Finding, ok, warn, wrong
 from rmqha.ops.local.node_kind import NodeKind
@@ -314,8 +314,7 @@ async def _controllers(
             findings += judge_record(name, members, store_facts, record)
         except (trio.TooSlowError, UnreachableError) as error:
             # while everything is stopped that is as it should be
-            reason = str(error) or f"none of {config.controller_addr} answers within {timeout_s:g} s"
-            findings += [_no_controller(name, reason)] if anybody else []
+            findings += [_no_controller(name, config.controller_addr, error, timeout_s)] if anybody else []
         except RmqhaError as error:
             refused = isinstance(error, RemoteError) and error.code in _PERMIT
             fix = ACCOUNT_FIX if refused else "rmqha quorum show"
@@ -324,8 +323,13 @@ async def _controllers(
             findings.append(wrong(name, "controllers", f"their answer cannot be read: {error}", "rmqha quorum show"))
 
 
-def _no_controller(name: str, reason: str) -> Finding:
-    return wrong(name, "controllers", f"nobody can elect a master for it: {reason}", "rmqha quorum show; rmqha status")
+def _no_controller(name: str, addresses: str, error: Exception, timeout_s: float) -> Finding:
+    if isinstance(error, NoControllerError):
+        reason, fix = error.why, error.fix
+    else:
+        reason = str(error) or f"none of {addresses} answers within {timeout_s:g} s"
+        fix = "rmqha quorum show; rmqha status"
+    return wrong(name, "controllers", f"nobody can elect a master for it: {reason}", fix)
 
 
 def judge_record(
