@@ -35,6 +35,9 @@ CONF = Path(__file__).parents[2] / "conf"
         (["elect", "broker-a"], "no cluster is known here"),
         (["purge"], "no cluster is known here"),
         (["logs", "ns-1"], "no cluster is known here"),
+        (["upgrade", "check", "--to", "abc"], "--to 'abc' is no release: write all of its numbers, such as 0.2.0"),
+        (["upgrade", "check", "--to", "0.2"], "--to '0.2' is no release"),
+        (["upgrade", "check", "--to", "0.2.0rc1"], "no cluster is known here"),
     ],
 )
 def test_wrong_usage_is_one_sentence_and_writes_nothing(tmp_path: Path, arguments: list[str], words: str) -> None:

@@ -65,6 +65,14 @@ class Choice:
         return named and event.at_ms >= (self.since_ms or 0) and (not self.nodes or event.node in self.nodes)
 
 
+def none_words(told: Sequence[HistoryEvent]) -> str:
+    """The sentence on a choice that no event of those `told` passes."""
+    if not told:
+        return "no event is known"
+    names = ", ".join(sorted({printable(event.name, lines=False) for event in told}))
+    return f"no event matches; {len(told)} others are known, with the names {names}"
+
+
 class EventFollower:
     """Filter of the events that were not shown yet. A node keeps its last ones only, so events that it no longer tells
     are forgotten."""
@@ -124,6 +132,8 @@ def history(
         echo_json({"events": [event.to_json() for event in shown], "silent": silent})
     else:
         _print(shown, output)
+        if not shown and not follow and not told_nothing:
+            click.echo(f"rmqha: {none_words(events)}", err=True)
     for name, reason in sorted(silent.items()):
         click.echo(f"{name}: {reason}", err=True)
     while follow and not told_nothing:

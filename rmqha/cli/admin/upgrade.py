@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -10,13 +11,14 @@ import click
 from rmqha import __version__
 from rmqha.cli.options import cluster_options, echo_json, output_option
 from rmqha.cli.plain_table import echo_table
-from rmqha.model.error import UnreachableError
+from rmqha.model.error import UnreachableError, UsageError
 
 if TYPE_CHECKING:
     from rmqha.ops.health.upgrade import UpgradeStep
     from rmqha.ops.local.cluster_state import ClusterState
 
 ASK_TIMEOUT_S = 5.0
+RELEASE = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+([.a-z+-][0-9a-z.+-]*)?")
 COLUMNS = [("", "right"), ("NODE", "left"), ("RELEASE", "left"), ("LEADS", "left"), ("DO", "left")]
 
 
@@ -25,8 +27,17 @@ def upgrade() -> None:
     """Upgrades of a running cluster: check."""
 
 
+def _release(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    if RELEASE.fullmatch(value) is None:
+        raise UsageError(f"--to {value!r} is no release: write all of its numbers, such as 0.2.0")
+    return value
+
+
 @upgrade.command(epilog="Example: rmqha upgrade check --to 0.2.0")
-@click.option("--to", "wanted", default=__version__, show_default=True, metavar="RELEASE", help="The release to come.")
+@click.option(
+    "--to", "wanted", default=__version__, show_default=True, metavar="RELEASE", callback=_release,
+    help="The release to come.",
+)  # fmt: skip
 @cluster_options
 @output_option
 def check(wanted: str, state: ClusterState, output: str) -> None:

@@ -144,6 +144,7 @@ def find_command(
     if len(found) > limit:
         click.echo(f"rmqha: there are more than {limit}: raise --limit or narrow the time", err=True)
     if not found:
+        click.echo(printable(f"rmqha: no message of {topic} matches", lines=False), err=True)
         sys.exit(1)
 
 

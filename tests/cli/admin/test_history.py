@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqha.cli.admin.history import Choice, EventFollower, line
+from rmqha.cli.admin.history import Choice, EventFollower, line, none_words
 from rmqha.wire.state.history import HistoryEvent
 
 EVENT = st.builds(
@@ -36,6 +36,13 @@ EVENTS = [
 )
 def test_events_are_chosen_by_time_node_and_name(choice: Choice, shown: list[int]) -> None:
     assert [event.at_ms // 1_000 for event in choice.of(EVENTS)] == shown
+
+
+def test_a_choice_without_an_event_is_a_sentence_with_the_names_that_there_are() -> None:
+    assert none_words(EVENTS) == (
+        "no event matches; 3 others are known, with the names master_dead, master_elected, role_changed"
+    )
+    assert none_words([]) == "no event is known"
 
 
 @given(told=st.lists(EVENT, unique_by=lambda event: event.get("number")), data=st.data())
