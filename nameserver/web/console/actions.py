@@ -56,8 +56,11 @@ async def alter_topic(admin: Admin, producer: Callable[[], Producer], fields: Fi
         raise UsageError(
             f"{unread} messages would become unreadable; let them be read first, or say so to rmqha topic alter --yes"
         )
-    done = await topics.apply_edit(admin, name, changes)
-    return f"{name}: changed in {', '.join(done)}" if done else f"{name} is so already"
+    result = await topics.apply_edit(admin, name, changes)
+    if result.failed:
+        refused = "; ".join(f"not in {group}: {why}" for group, why in result.failed.items())
+        raise RmqhaError(f"{name}: changed in {', '.join(result.done) or 'no group'}, {refused}")
+    return f"{name}: changed in {', '.join(result.done)}" if result.done else f"{name} is so already"
 
 
 async def delete_topic(admin: Admin, producer: Callable[[], Producer], fields: Fields) -> str:

@@ -57,6 +57,16 @@ async def test_the_page_itself_makes_a_topic_by_the_account_of_its_file(credenti
         assert (made["topic"], made["writeQueueNums"], made["AccessKey"]) == ("orders", "4", "page")
 
 
+async def test_a_group_that_refuses_a_change_of_a_topic_is_named(credentials: str) -> None:
+    shape = {"readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
+    wanted = {"act": "topic.alter", "topic": TOPIC, "permission": "read", "readQueues": "4", "writeQueues": "4"}
+    async with page(web_credentials_file=credentials) as site:
+        site.brokers[0].replies[Code.GET_TOPIC_CONFIG] = (0, {}, json.dumps(shape).encode())
+        site.brokers[0].replies[Code.UPDATE_AND_CREATE_TOPIC] = (1, {}, b"")
+        status, found = await act(site, wanted)
+    assert status != 200 and f"{TOPIC}: changed in no group, not in broker-a: " in found["error"]
+
+
 @pytest.mark.parametrize(
     ("header", "value"),
     [
