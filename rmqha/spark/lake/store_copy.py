@@ -29,6 +29,8 @@ from rmqha.scan.storage import file_system
 from rmqha.spark.lake.files import sync_path
 
 STATE, MARK = "rmqha.sync", "rmqha.write"
+USERS = "config/auth.json"
+"""Users with their passwords: no copy has them, since a copy is read by others than the broker."""
 VERSION = 1
 QUEUES = {"consumequeue": UNIT_BYTES, "batchconsumequeue": BATCH_UNIT_BYTES}
 BLOCK_BYTES = 8 * 1024 * 1024
@@ -163,13 +165,16 @@ class _Run:
         for name, unit_bytes in QUEUES.items():
             self._queues(name, unit_bytes)
         for path in sorted(self._root.glob("config/*.json")):
-            self._small(f"config/{path.name}", path.read_bytes())
+            if f"config/{path.name}" != USERS:
+                self._small(f"config/{path.name}", path.read_bytes())
         for name in ("brokerIdentity", "epochFileCheckpoint"):
             if (self._root / name).exists():
                 self._small(name, (self._root / name).read_bytes())
         self._small("checkpoint", self._checkpoint())
         if self._keeps:
-            older = {name: told for name, told in self._before.files.items() if not self._is_behind(name)}
+            older = {
+                name: told for name, told in self._before.files.items() if not self._is_behind(name) and name != USERS
+            }
             self._now.files = older | self._now.files
         gone = [name for name in (*self._before.files, *self._left) if name not in self._now.files]
         self._target.write(STATE, [json.dumps(asdict(self._now)).encode()])

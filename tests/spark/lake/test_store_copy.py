@@ -99,6 +99,25 @@ def test_a_replica_that_is_behind_is_waited_for(tmp_path: Path) -> None:
         sync(store, copy)
 
 
+@pytest.mark.parametrize("keeps", [False, True])
+def test_passwords_are_in_no_copy_and_leave_one_that_an_older_release_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps: bool
+) -> None:
+    store = tmp_path / "s"
+    log(store, 3)
+    for name in ("auth", "topics"):
+        (store / "config").mkdir(exist_ok=True)
+        (store / "config" / f"{name}.json").write_text('{"users": {"ann": {"password": "secret"}}}')
+    sync(store, tmp_path / "copy")
+    assert sorted(path.name for path in (tmp_path / "copy" / "config").iterdir()) == ["topics.json"]
+    with monkeypatch.context() as older:
+        older.setattr("rmqha.spark.lake.store_copy.USERS", "")
+        sync(store, tmp_path / "older")
+    assert (tmp_path / "older" / "config" / "auth.json").exists()
+    sync(store, tmp_path / "older", keeps=keeps)
+    assert not (tmp_path / "older" / "config" / "auth.json").exists()
+
+
 def test_files_that_the_store_lets_go_leave_the_copy_unless_they_are_kept(tmp_path: Path) -> None:
     store = tmp_path / "s"
     log(store, 300)
