@@ -71,7 +71,8 @@ def restart(nodes: tuple[str, ...], directory: Path | None, timeout: float, outp
     Use it after another release was installed. The order is that of `rmqha upgrade check`; a master hands over first. A
     node is stopped only while all others are well and its group takes messages without it. So it is refused for a
     replica that is needed because others are drained or in maintenance. A group of one replica, and a static group,
-    take no messages while their master is restarted. Nodes that do not run are not started.
+    take no messages while their master is restarted. While a sole name server is restarted, a client that begins finds
+    no route. Nodes that do not run are not started.
 
     The run ends at the first node that is not well in time, that had to be killed, or if another one ends meanwhile;
     with -o json `left` has those that were not restarted.

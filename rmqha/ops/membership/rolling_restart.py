@@ -9,6 +9,7 @@ from typing import Protocol
 
 from rmqha.host.asking.shell import Caller, now_s, sleep
 from rmqha.model.error import RmqhaError
+from rmqha.ops.asking import NoControllerError
 from rmqha.ops.cluster_view import ClusterView, NodeView, ask_cluster, faults
 from rmqha.ops.health.upgrade import rank
 from rmqha.ops.local.cluster_state import ClusterState
@@ -156,7 +157,7 @@ async def observe(client: Caller, state: ClusterState) -> Observation:
     try:
         quorum = await ask_quorum(client, controllers)
     except RmqhaError as error:
-        return Observation(view, {CONTROLLERS: str(error)})
+        return Observation(view, {CONTROLLERS: error.why if isinstance(error, NoControllerError) else str(error)})
     titles = {"": CONTROLLERS} | node_titles(quorum.answer.addresses, state)
     return Observation(view, {titles.get(node, node): words for node, words in quorum.problems().items()})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,10 +11,20 @@ import pytest
 import trio.testing
 
 from rmqha.cli.local.restart import require_done
+from rmqha.host.asking.shell import open_client
 from rmqha.model.error import RmqhaError
 from rmqha.ops.cluster_view import ClusterView, GroupView, NodeView
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
-from rmqha.ops.membership.rolling_restart import Observation, RestartResult, RollingRestart, restart_order, troubles
+from rmqha.ops.local.node_kind import NodeKind
+from rmqha.ops.local.supervisor import start_stamp
+from rmqha.ops.membership.rolling_restart import (
+    Observation,
+    RestartResult,
+    RollingRestart,
+    observe,
+    restart_order,
+    troubles,
+)
 from rmqha.wire.state.controller_state import ControllerState, GroupState, RaftState, RegisteredReplica
 from rmqha.wire.state.name_server_state import NameServerState
 from rmqha.wire.state.replica_state import AckRule, ReplicaState
@@ -287,3 +298,15 @@ async def test_a_node_that_had_to_be_killed_ends_the_run_once_it_is_well() -> No
     result, sentence = await run(nodes, "broker-a-2", "broker-a-3")
     assert (result.restarted, result.killed, result.failed) == (["broker-a-2"], ["broker-a-2"], {})
     assert sentence == ("broker-a-2 did not stop within 15 s and had to be killed; not restarted: broker-a-3")
+
+
+async def test_controllers_that_are_away_are_a_trouble_without_advice_on_addresses(tmp_path: Path) -> None:
+    """Lines of progress tell that an operator waits for them."""
+    own = NodeRecord(
+        "ctl-1", NodeKind.CONTROLLER.value, "127.0.0.1:9", "127.0.0.1:9", pid=os.getpid(),
+        process_start=start_stamp(os.getpid()) or "",
+    )  # fmt: skip
+    async with open_client() as client:
+        seen = await observe(client, ClusterState(tmp_path, "c", "cp", "", {"ctl-1": own}))
+    away = "no controller answers: cannot connect to 127.0.0.1:9: Connection refused"
+    assert seen.quorum == {"the controllers": away}
