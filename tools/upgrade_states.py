@@ -210,7 +210,7 @@ def _stop(cluster: Cluster, names: list[str]) -> None:
         assert process is not None
         send_signal(process, signal.SIGTERM)
         if wait_gone([process], WAIT_S):
-            raise RuntimeError(f"{name} has not ended: {cluster.last_words(name)}")
+            raise RuntimeError(f"{name} has not ended: {cluster.last_log_line(name)}")
 
 
 def _pack(directory: Path) -> bytes:

@@ -16,7 +16,7 @@ from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import RmqhaError
 from rmqha.model.identity import node_label
 from rmqha.model.offset import Epoch, PhyOffset
-from rmqha.ops.cluster_view import copy_words
+from rmqha.ops.cluster_view import copy_sentence
 from rmqha.ops.finding import Finding, fault
 from rmqha.ops.group_view import GroupReport, promise_of
 from rmqha.ops.health.agreement import Agreement, View
@@ -271,7 +271,7 @@ def _notes(group: GroupPicture, view: NodeReport, registered: RegisteredReplica 
             "unclean: after a loss of power it leads nobody until it has followed a master" if state.unclean else "",
             f"disk: {state.disk_problem}" if state.disk_problem else "",
             f"refuses to follow: {state.refusal}" if state.refusal else "",
-            copy_words(state.copy),
+            copy_sentence(state.copy),
             "the controllers are away" if state.controller == "away" else "",
             f"hands over to {replica_names(group.report.brokers, group.name).of(state.hands_over_to)}"
             if state.hands_over_to

@@ -24,7 +24,7 @@ from rmqha.ops.asking import state_of
 from rmqha.ops.cluster_view import ClusterView, ask_cluster
 from rmqha.ops.local.cluster_file import ClusterSpec, parse
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
-from rmqha.ops.local.launch import StepLines, last_words, launch, wait_well
+from rmqha.ops.local.launch import StepLines, last_log_line, launch, wait_well
 from rmqha.ops.local.node_history import collect
 from rmqha.ops.local.phases import failover_phases
 from rmqha.ops.local.preflight import check_cluster, free_ports
@@ -154,14 +154,14 @@ class Cluster:
     def _signal(self, name: str, number: signal.Signals) -> None:
         process = self.state.node(name).process
         if process is None or not send_signal(process, number):
-            raise DrillError(f"{name} has ended: {last_words(self.state, name)}")
+            raise DrillError(f"{name} has ended: {last_log_line(self.state, name)}")
 
     # --- view -------------------------------------------------------------------------------------------------------
     def store(self, name: str) -> Path:
         return self.state.data_path(self.state.node(name))
 
-    def last_words(self, name: str) -> str:
-        return last_words(self.state, name)
+    def last_log_line(self, name: str) -> str:
+        return last_log_line(self.state, name)
 
     async def view(self) -> ClusterView:
         async with RemotingClient() as client:

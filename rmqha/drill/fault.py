@@ -298,7 +298,7 @@ class DiskFault(Fault):
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(self.mend_disk, store)
         if not cluster.state.node(hit).alive:
-            found.notes.append(f"{hit} ended: {cluster.last_words(hit)}")
+            found.notes.append(f"{hit} ended: {cluster.last_log_line(hit)}")
             cluster.launch(hit)
 
     async def learn(self, cluster: Cluster, found: Round, stamps: list[int]) -> None:

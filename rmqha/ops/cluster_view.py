@@ -169,7 +169,7 @@ def problems(view: ClusterView) -> dict[str, str]:
         members = {node.node.name: node for node in view.replicas(group.name) if node.alive}
         found |= {name: trouble for name, trouble in _group_problems(group, members).items() if name not in found}
         if group.rivals:
-            found[group.name] = rivals_words(group.rivals)
+            found[group.name] = rivals_sentence(group.rivals)
     return found
 
 
@@ -180,7 +180,7 @@ def faults(view: ClusterView) -> dict[str, str]:
     for name, node in view.nodes.items():
         words = "" if node.replica is None else _own_faults(node.replica)
         if node.controller is not None:
-            words = words or unsaved_words(node.controller.raft.unsaved_ms)
+            words = words or unsaved_sentence(node.controller.raft.unsaved_ms)
         if words:
             found.setdefault(name, words)
     return found
@@ -191,7 +191,7 @@ def _own_faults(state: ReplicaState) -> str:
     unclean = "it lost power, so it leads nobody until it has followed a master to its end" if state.unclean else ""
     waits = f"a send has waited for {oldest_ms} ms" if state.leads and oldest_ms > LONG_WAIT_MS else ""
     disk = f"disk: {state.disk_problem}" if state.disk_problem else ""
-    return disk or damage_words(state) or state.address_problem or unclean or waits
+    return disk or damage_sentence(state) or state.address_problem or unclean or waits
 
 
 def problems_of(view: ClusterView, names: Collection[str]) -> dict[str, str]:
@@ -221,7 +221,7 @@ def _is_static(replicas: Iterable[NodeView]) -> bool:
     return any(node.replica is not None and node.replica.is_static for node in replicas)
 
 
-def unsaved_words(unsaved_ms: int) -> str:
+def unsaved_sentence(unsaved_ms: int) -> str:
     """A sentence on a controller whose disk finishes nothing, "" if it is well."""
     if unsaved_ms < CONTROLLER_STALL_MS:
         return ""
@@ -231,7 +231,7 @@ def unsaved_words(unsaved_ms: int) -> str:
     )
 
 
-def rivals_words(addresses: Collection[str]) -> str:
+def rivals_sentence(addresses: Collection[str]) -> str:
     """A sentence on brokers of one name and one id."""
     return (
         f"{' and '.join(addresses)} register as the same broker of it and displace each other: clients are led now to "
@@ -239,7 +239,7 @@ def rivals_words(addresses: Collection[str]) -> str:
     )
 
 
-def damage_words(state: ReplicaState) -> str:
+def damage_sentence(state: ReplicaState) -> str:
     """A sentence on damage in a replica's log that is not repaired by itself, "" without such damage."""
     damage = state.damage or DamageState()
     if damage.refused is not None:
@@ -288,13 +288,13 @@ def _group_problems(group: GroupView, replicas: dict[str, NodeView]) -> dict[str
             if state.follow_state != "following":
                 found[name] = state.refusal or "does not follow the master yet"
         elif broker_id not in told.sync_state_set:
-            found[name] = state.disk_problem or state.refusal or copy_words(state.copy) or outside_words(state)
+            found[name] = state.disk_problem or state.refusal or copy_sentence(state.copy) or outside_sentence(state)
         elif is_master and group.routes.get(0) != node.node.address:
             found[group.name] = f"the name server does not route to the master {name} yet"
     return found
 
 
-def copy_words(copy: CopyState | None) -> str:
+def copy_sentence(copy: CopyState | None) -> str:
     """A sentence on the progress of a replica that copies its master's log, "" for one that does not."""
     if not copy:
         return ""
@@ -303,7 +303,7 @@ def copy_words(copy: CopyState | None) -> str:
     return words if copy.eta_ms is None else f"{words}, {-(-copy.eta_ms // 1000)} s left"
 
 
-def outside_words(state: ReplicaState) -> str:
+def outside_sentence(state: ReplicaState) -> str:
     """A sentence on a replica that follows, has all and is no member."""
     if state.lacks_queue_ends:
         return "not in the SyncStateSet: asks its master where idle queues end (request 52032)"

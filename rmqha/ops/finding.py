@@ -100,7 +100,7 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
     ]
 
 
-def count_words(findings: Sequence[Finding]) -> str:
+def counts_sentence(findings: Sequence[Finding]) -> str:
     """The numbers of findings in words: "1 wrong, 2 warnings, 30 ok"."""
     counts = {verdict: sum(item.verdict is verdict for item in findings) for verdict in Verdict}
     warnings = "1 warning" if counts[Verdict.WARN] == 1 else f"{counts[Verdict.WARN]} warnings"

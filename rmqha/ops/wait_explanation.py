@@ -60,17 +60,17 @@ def sentences(name: str, state: ReplicaState, names: ReplicaNames = NO_NAMES) ->
     if waits is None or rule is None:
         lines += _without_set(name, state)
     elif not waits.count:
-        lines.append(f"{name}: no send waits; {_rule_words(state, rule, names)}")
+        lines.append(f"{name}: no send waits; {_rule_sentence(state, rule, names)}")
     else:
         sends = "1 send waits" if waits.count == 1 else f"{waits.count} sends wait"
         lines.append(
             f"{name}: {sends}, the oldest for {waits.oldest_age_ms} ms, until offset {waits.oldest_end_offset} "
             "is acknowledged"
         )
-        lines.append(_rule_words(state, rule, names))
+        lines.append(_rule_sentence(state, rule, names))
         lines += _waited_for(state, rule, waits, names)
         lines.append(f"at the latest in {waits.ends_in_ms} ms the oldest is answered {waits.ends_with}")
-    lines += _stall_words(state)
+    lines += _stall_sentences(state)
     for broker_id, joins_in_ms in sorted((state.held_back or {}).items()):
         lines.append(f"{names.of(int(broker_id))} came and went: it may join the set in {joins_in_ms} ms if it stays")
     if not state.writable:
@@ -78,7 +78,7 @@ def sentences(name: str, state: ReplicaState, names: ReplicaNames = NO_NAMES) ->
     return lines
 
 
-def _stall_words(state: ReplicaState) -> list[str]:
+def _stall_sentences(state: ReplicaState) -> list[str]:
     stall = state.last_stall
     if stall is None:
         return []
@@ -107,7 +107,7 @@ def _without_set(name: str, state: ReplicaState) -> list[str]:
     return lines
 
 
-def _rule_words(state: ReplicaState, rule: AckRule, names: ReplicaNames) -> str:
+def _rule_sentence(state: ReplicaState, rule: AckRule, names: ReplicaNames) -> str:
     where = " on disk" if rule.synced else ""
     if rule.whole_set:
         least = f", at least {rule.majority} of {state.total_replicas}" if rule.majority is not None else ""
@@ -134,7 +134,7 @@ def _waited_for(state: ReplicaState, rule: AckRule, waits: WaitingSends, names: 
         else:
             who = names.all_of(item.broker_id for item in lacking)
             lines.append(f"waited for: {missing} of {who}" if lacking else f"waited for: {missing} more replicas")
-    lines += [_member_words(item, end_offset, names) for item in lacking]
+    lines += [_member_sentence(item, end_offset, names) for item in lacking]
     if state.set_proposed is not None:
         lines.append(
             f"the controllers have been asked to make the set [{names.all_of(state.set_proposed)}]; their answer is due"
@@ -148,7 +148,7 @@ def _waited_for(state: ReplicaState, rule: AckRule, waits: WaitingSends, names: 
     return lines
 
 
-def _member_words(item: SetMember, end_offset: int, names: ReplicaNames) -> str:
+def _member_sentence(item: SetMember, end_offset: int, names: ReplicaNames) -> str:
     who = f"waited for: {names.of(item.broker_id)}"
     if not item.connected:
         return f"{who}, not connected for {item.silent_for_ms} ms"

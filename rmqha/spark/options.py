@@ -39,7 +39,7 @@ from rmqha.scan.api import (
 )
 from rmqha.scan.queues import QueueEntries
 from rmqha.scan.storage import S3A, of_s3a, storage_of, use_options
-from rmqha.spark.row_options import count, duration_ms, offsets_word, parse_rows, size_bytes, words
+from rmqha.spark.row_options import comma_parts, count, duration_ms, offsets_word, parse_rows, size_bytes
 
 OPTIONS = {
     "path": "directory of a store (a broker's storePathRootDir), or an address that fsspec knows",
@@ -311,7 +311,7 @@ def known_column(name: str, on_corrupt: str = "fail") -> str:
 
 
 def _columns(values: Mapping[str, str], on_corrupt: str) -> tuple[str, ...]:
-    named = words("columns", values.get("columns"))
+    named = comma_parts("columns", values.get("columns"))
     if named:
         return tuple(known_column(name, on_corrupt) for name in named)
     if "includeProperties" in values and "includeHeaders" in values:

@@ -26,7 +26,7 @@ def parse_rows(values: Mapping[str, str]) -> RowFilter:
     if len(given) > 1:
         raise UsageError(f"the options {' and '.join(given)} each say which topics to read: give one of them")
     rows = _topics(values)
-    queues = words("queueId", values.get("queueId"))
+    queues = comma_parts("queueId", values.get("queueId"))
     if queues:
         if not all(queue.isdecimal() for queue in queues):
             raise UsageError(f"option queueId = {values['queueId']!r} must be whole numbers parted by commas")
@@ -45,13 +45,13 @@ def parse_rows(values: Mapping[str, str]) -> RowFilter:
     tags = _parted("tags", values.get("tags"), r"\|\||,")
     if tags and tags != ("*",):
         rows = rows.with_tags(frozenset(tags))
-    keys = words("keys", values.get("keys"))
+    keys = comma_parts("keys", values.get("keys"))
     if keys:
         rows = replace(rows, keys=frozenset(keys))
     return _where(rows, values["where"]) if "where" in values else rows
 
 
-def words(name: str, value: str | None) -> tuple[str, ...]:
+def comma_parts(name: str, value: str | None) -> tuple[str, ...]:
     """Parts between commas, each once. UsageError if there are none; () without the option."""
     return _parted(name, value, ",")
 
@@ -119,7 +119,7 @@ def _parted(name: str, value: str | None, separator: str) -> tuple[str, ...]:
 
 
 def _topics(values: Mapping[str, str]) -> RowFilter:
-    topics = words("topic", values.get("topic", values.get("subscribe")))
+    topics = comma_parts("topic", values.get("topic", values.get("subscribe")))
     if topics:
         return RowFilter(frozenset(topics))
     pattern = values.get("subscribePattern")

@@ -96,7 +96,7 @@ def written_as(kind: Any) -> str:
     return "map<string,string>" if pa.types.is_map(kind) else SPARK_TYPES.get(kind, str(kind))
 
 
-class WriterWords(NamedTuple):
+class WriterTerms(NamedTuple):
     """Words of a writer's error sentences: `rocketmq` `send`s, a column is `sent`."""
 
     name: str
@@ -104,11 +104,11 @@ class WriterWords(NamedTuple):
     participle: str
 
 
-COMMITLOG = WriterWords("commitlog", "write", "written")
+COMMITLOG = WriterTerms("commitlog", "write", "written")
 
 
 def check_schema(
-    columns: Mapping[str, str], words: WriterWords = COMMITLOG, passed_over: Collection[str] = MADE_ANEW
+    columns: Mapping[str, str], words: WriterTerms = COMMITLOG, passed_over: Collection[str] = MADE_ANEW
 ) -> None:
     """Raise UsageError, one sentence, unless a DataFrame with these columns and types can be written. Columns that are
     `passed_over` may be there and are ignored."""

@@ -184,7 +184,7 @@ class Store:
         start = self.recovery.checked_from = check_start(self._log, progress, checkpoint, last_stop)
         end = find_end(self._log, start, self.recovery, self._skip_sound)
         if self._log.files.files:
-            lines.append(f"After {last_stop.words} the log was checked from {start} to {end}.")
+            lines.append(f"After {last_stop.text} the log was checked from {start} to {end}.")
         if end < max(checkpoint.confirm_phy_offset, progress or 0):
             known = f"what was confirmed or synced ({max(checkpoint.confirm_phy_offset, progress or 0)})"
             lines.append(f"The log ends at {end}, below {known}: this replica counts as unclean.")

@@ -240,7 +240,7 @@ class Stage:
     def dead(self) -> dict[str, str]:
         """Nodes that have ended → their last words."""
         nodes = self.cluster.state.nodes.values()
-        return {node.name: self.cluster.last_words(node.name) for node in nodes if not node.alive}
+        return {node.name: self.cluster.last_log_line(node.name) for node in nodes if not node.alive}
 
     # --- honest traffic -----------------------------------------------------------------------------------------------
     def _hear(self) -> None:

@@ -18,10 +18,10 @@ from rmqha.ops.cluster_view import (
     ClusterView,
     GroupView,
     NodeView,
-    copy_words,
+    copy_sentence,
     faults,
     notes,
-    outside_words,
+    outside_sentence,
     problems,
     problems_of,
 )
@@ -43,7 +43,7 @@ def test_a_copy_in_words(at_ms: int, own_max: int, words: str) -> None:
     progress.begin(0, PhyOffset(0), PhyOffset(3_000_000_000))
     progress.moved(at_ms, PhyOffset(own_max))
     state = progress.state(at_ms, PhyOffset(own_max))
-    assert copy_words(state) == words
+    assert copy_sentence(state) == words
 
 
 def state_of(**told: Any) -> ReplicaState:
@@ -52,8 +52,8 @@ def state_of(**told: Any) -> ReplicaState:
 
 
 def test_who_has_all_and_is_no_member() -> None:
-    assert outside_words(state_of(lacksQueueEnds=False)) == "not in the SyncStateSet"
-    assert "asks its master where idle queues end" in outside_words(state_of(lacksQueueEnds=True))
+    assert outside_sentence(state_of(lacksQueueEnds=False)) == "not in the SyncStateSet"
+    assert "asks its master where idle queues end" in outside_sentence(state_of(lacksQueueEnds=True))
 
 
 def told_of(master_id: int | None, members: Sequence[int], maintained: Sequence[str] = ()) -> GroupState:

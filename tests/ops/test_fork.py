@@ -14,7 +14,7 @@ from rmqha.ops.fork import forks_of, require_repairable, silent_replicas
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
 from rmqha.ops.local.node_kind import NodeKind
 from rmqha.ops.snapshot import ClusterSnapshot
-from tests.cli.health.words import broker, controller
+from tests.cli.health.reports import broker, controller
 
 REFUSAL = "following would cut to 900, below the own confirm offset 1200"
 EPOCHS = [[1, 0], [4, 900]]

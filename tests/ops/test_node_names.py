@@ -8,7 +8,7 @@ import pytest
 
 from rmqha.model.identity import name_replicas
 from rmqha.ops.node_names import ReplicaNames, with_names
-from tests.cli.health.words import broker, cluster, snapshot_of
+from tests.cli.health.reports import broker, cluster, snapshot_of
 
 NAMES = ReplicaNames({number: f"broker-a-{number}" for number in (1, 2, 3)})
 

@@ -21,7 +21,7 @@ from rmqha.ops.snapshot import (
 from rmqha.ops.survey import BootstrapAddresses, Survey, SurveyScope
 from rmqha.wire.command import Command
 from rmqha.wire.state.name_server_state import NameServerState
-from tests.cli.health.words import cluster, silent, snapshot_of
+from tests.cli.health.reports import cluster, silent, snapshot_of
 from tests.ops.recorded import CASES, RecordedCluster
 
 

@@ -153,7 +153,7 @@ def broker_command(name: str, namesrv: str | None, controller: str | None, direc
         echo_json({"broker": name, **row.to_json(), **told})
     else:
         out = console()
-        out.print(Text(f"{name} at {view.address}: {_role_words(view)}", "bold"))
+        out.print(Text(f"{name} at {view.address}: {_role_sentence(view)}", "bold"))
         _show_keys(KeyDescription.all_of(keys.values()))
         _show_promise(PromiseDescription.of(found))
         for trouble in row.troubles:
@@ -186,7 +186,7 @@ def _address_of(name: str, namesrv: str | None, controller: str | None, director
     return name
 
 
-def _role_words(view: NodeReport) -> str:
+def _role_sentence(view: NodeReport) -> str:
     state = view.replica
     if state is None:
         return "a broker of Apache RocketMQ's; it tells its keys and no more"

@@ -126,11 +126,11 @@ def add(
         members = [member.to_json() for member in found.members]
         echo_json({"node": found.node, "address": found.address, "kind": found.kind, "members": members})
     else:
-        group = _group_words(found.members, state)
+        group = _group_sentence(found.members, state)
         click.echo(f"{found.node} at {found.address} is a {found.kind.lower()}; {group}")
 
 
-def _group_words(members: Iterable[QuorumMember], state: ClusterState | None) -> str:
+def _group_sentence(members: Iterable[QuorumMember], state: ClusterState | None) -> str:
     addresses = {member.node: member.address for member in members}
     titles = node_titles(addresses, state or ClusterState.find(None))
     return "the group is " + ", ".join(titles.get(node, node) for node in addresses)
@@ -150,7 +150,7 @@ def remove(name: str, controllers: list[str], state: ClusterState | None, output
     if output == "json":
         echo_json({"removed": node, "members": [member.to_json() for member in members]})
     else:
-        click.echo(f"{node} is removed; {_group_words(members, state)}")
+        click.echo(f"{node} is removed; {_group_sentence(members, state)}")
 
 
 @quorum.command(epilog="Example: rmqha quorum transfer ctl-2")

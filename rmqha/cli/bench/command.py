@@ -173,7 +173,7 @@ def _run(
     """Prepare the topic, say where, measure, show."""
     check_own(topic)
     target = ask_by(prepare, namesrv, topic, queues)
-    click.echo(target.words, err=True)
+    click.echo(target.text, err=True)
     sys.stderr.flush()
     import trio
 

@@ -12,7 +12,7 @@ import click
 from rmqha.cli.options import directory_option, echo_json, output_option, remote_context
 from rmqha.cli.render import Text, console
 from rmqha.model.error import UsageError
-from rmqha.ops.finding import Finding, Verdict, count_words, in_order, merged
+from rmqha.ops.finding import Finding, Verdict, counts_sentence, in_order, merged
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.ops.local.node_kind import NodeKind
 
@@ -120,4 +120,4 @@ def show(findings: Sequence[Finding], verbose: bool) -> None:
         if finding.fix:
             out.print(Text(f"      fix: {finding.fix}"))
     hidden = "" if verbose or not any(item.verdict is Verdict.OK for item in findings) else "; -v tells these too"
-    out.print(f"{count_words(findings)}{hidden}")
+    out.print(f"{counts_sentence(findings)}{hidden}")

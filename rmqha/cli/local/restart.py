@@ -16,7 +16,7 @@ from rmqha.host.asking.shell import Caller, ask_by, open_client
 from rmqha.model.error import RmqhaError
 from rmqha.ops.cluster_view import ClusterView
 from rmqha.ops.local.cluster_state import ClusterState
-from rmqha.ops.local.launch import StepLines, last_words, launch, notice
+from rmqha.ops.local.launch import StepLines, last_log_line, launch, notice
 from rmqha.ops.local.supervisor import DRAIN_TIMEOUT_S, require_gone, stop_all
 from rmqha.ops.membership.rolling_restart import Observation, RestartResult, RollingRestart, observe
 
@@ -53,8 +53,8 @@ class LocalNodes:
             raise
         return bool(killed)
 
-    def last_words(self, name: str) -> str:
-        return last_words(self._state(), name)
+    def last_log_line(self, name: str) -> str:
+        return last_log_line(self._state(), name)
 
 
 @click.command(epilog="Example: rmqha restart; rmqha restart broker-a-1")

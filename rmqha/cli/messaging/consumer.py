@@ -138,7 +138,7 @@ def lag_command(group: str, topic: str | None, watch: bool, interval_s: float, n
                 click.echo(json.dumps({"atMs": wall_ms, **lag_json(found)}, ensure_ascii=False))
             else:
                 rate = _read_per_second(before, (now, found))
-                click.echo(f"{local_time(wall_ms)}  {total_words(found)}{rate}")
+                click.echo(f"{local_time(wall_ms)}  {total_lag_text(found)}{rate}")
             before = now, found
             await sleep(max(0.0, now + interval_s - now_s()))
 
@@ -152,7 +152,7 @@ def _read_per_second(before: tuple[float, ConsumerGroup] | None, now: tuple[floa
     return f", {(read[1] - read[0]) / (now[0] - before[0]):.0f} read a second"
 
 
-def total_words(group: ConsumerGroup) -> str:
+def total_lag_text(group: ConsumerGroup) -> str:
     """The lag of all queues in words."""
     age = group.oldest_age_ms
     what = "1 message waits" if group.lag == 1 else f"{group.lag} messages wait"
@@ -200,7 +200,7 @@ def _show_lag(group: ConsumerGroup) -> None:
         for item in group.progress
     ]
     echo_table(LAG_COLUMNS, rows)
-    click.echo(f"{printable(group.name, lines=False)}: {total_words(group)}")
+    click.echo(f"{printable(group.name, lines=False)}: {total_lag_text(group)}")
 
 
 # --- members and all else ---------------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ def describe_command(group: str, namesrv: str, output: str) -> None:
 def _show_group(group: ConsumerGroup) -> None:
     model = f", {group.message_model.lower()}" if group.message_model else ""
     count = len(group.members)
-    _say(f"{group.name}: {count} member{'' if count == 1 else 's'}{model}; {total_words(group)}")
+    _say(f"{group.name}: {count} member{'' if count == 1 else 's'}{model}; {total_lag_text(group)}")
     for topic, expression in sorted(group.subscriptions.items()):
         _say(f"subscribes to {topic}, {'all tags' if expression == '*' else expression}")
     if group.subscribed_alike:

@@ -143,7 +143,7 @@ def _move(
     _tell(made, result, output)
 
 
-def _change_words(change: QueueChange) -> str:
+def _change_text(change: QueueChange) -> str:
     if not change.moves:
         return "stays"
     if change.before is None:
@@ -153,7 +153,7 @@ def _change_words(change: QueueChange) -> str:
 
 def _show_plan(made: ResetPlan) -> None:
     rows = [
-        [change.queue, "none" if change.before is None else change.before, change.after, _change_words(change)]
+        [change.queue, "none" if change.before is None else change.before, change.after, _change_text(change)]
         for change in made.changes
     ]
     echo_table(COLUMNS, rows)

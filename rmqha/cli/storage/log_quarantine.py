@@ -14,7 +14,7 @@ from rmqha.cli.storage.log_record import time_text
 from rmqha.host.read_disk import HostReadDisk
 from rmqha.inspect.store_inspection import require_store
 from rmqha.model.error import RmqhaError, UsageError
-from rmqha.ops.diagnosis.quarantine import QuarantineEntry, find, remove, words
+from rmqha.ops.diagnosis.quarantine import QuarantineEntry, find, remove, summary
 from rmqha.store.layout import LOCK_PATH
 
 _AGE = re.compile(r"([0-9]{1,9})([smhd])")
@@ -69,14 +69,14 @@ def kept(directory: Path, do_remove: bool, age_ms: int | None, yes: bool, output
         shown = chosen if age_ms is not None else found
         echo_json({"kept": [item.as_json() for item in shown], "removed": [item.name for item in removed]})
     elif do_remove:
-        click.echo(f"{directory}: removed {words(removed)}" if chosen else f"{directory}: nothing kept is that old")
+        click.echo(f"{directory}: removed {summary(removed)}" if chosen else f"{directory}: nothing kept is that old")
     else:
         _show(directory, chosen if age_ms is not None else found)
 
 
 def _confirmed(directory: Path, chosen: list[QuarantineEntry], yes: bool) -> list[QuarantineEntry]:
     names = ", ".join(item.name for item in chosen)
-    question = f"remove {words(chosen)} from {directory} for good: {names}?"
+    question = f"remove {summary(chosen)} from {directory} for good: {names}?"
     if chosen:
         confirm(question, "nothing removed", yes=yes)
     return remove(directory, chosen)
@@ -90,4 +90,4 @@ def _show(directory: Path, items: list[QuarantineEntry]) -> None:
     ]
     if rows:
         console().print(table(columns, rows))
-    click.echo(f"{directory} keeps {words(items)}")
+    click.echo(f"{directory} keeps {summary(items)}")

@@ -254,7 +254,7 @@ class Screen:
             return [Text("asking the brokers …", "dim")]
         if not self.consumers:
             return [Text("no consumer group has read anything yet", "dim")]
-        rows = [[row.name, count_words(row.lag), row.members, ", ".join(row.topics)] for row in self.consumers]
+        rows = [[row.name, count_text(row.lag), row.members, ", ".join(row.topics)] for row in self.consumers]
         columns = [("GROUP", "left"), ("WAITING", "right"), ("MEMBERS", "right"), ("TOPICS", "left")]
         return [table(columns, rows, fold=False)]
 
@@ -287,12 +287,12 @@ class Screen:
             row.node,
             Text(row.role, style),
             row.epoch,
-            place_words(row),
-            None if row.lag_bytes is None else size_words(row.lag_bytes),
+            place_text(row),
+            None if row.lag_bytes is None else size_text(row.lag_bytes),
             None if row.lag_ms is None else f"{row.lag_ms / 1000:.1f}",
-            None if row.confirm_offset is None else size_words(row.confirm_offset),
-            None if row.in_per_second is None else count_words(row.in_per_second),
-            None if row.out_per_second is None else count_words(row.out_per_second),
+            None if row.confirm_offset is None else size_text(row.confirm_offset),
+            None if row.in_per_second is None else count_text(row.in_per_second),
+            None if row.out_per_second is None else count_text(row.out_per_second),
             ack,
         ]
 
@@ -303,7 +303,7 @@ def _help() -> list[Text | Table]:
 
 def _line(row: Row) -> str:
     """The words of a row that a filter finds."""
-    return " ".join((row.node, row.address, row.group, row.role, place_words(row))).lower()
+    return " ".join((row.node, row.address, row.group, row.role, place_text(row))).lower()
 
 
 def _weight(row: Row, order: SortOrder) -> tuple[float, str, str]:
@@ -320,7 +320,7 @@ def sparkline(values: Sequence[float]) -> str:
 def _trend(trend: Iterable[tuple[float, float]]) -> Text:
     puts, waits = zip(*trend, strict=True)
     half = TREND // 2
-    words = f"in/s {sparkline(puts)} {count_words(puts[-1])}   p99 {sparkline(waits[-half:])} {waits[-1]:.0f} ms"
+    words = f"in/s {sparkline(puts)} {count_text(puts[-1])}   p99 {sparkline(waits[-half:])} {waits[-1]:.0f} ms"
     return Text(words, "cyan")
 
 
@@ -333,7 +333,7 @@ def _title(group: str, members: Sequence[Row]) -> Text:
     return Text(f"{group}: {led}, {in_set}, {waiting} sends wait", "bold")
 
 
-def place_words(row: Row) -> str:
+def place_text(row: Row) -> str:
     if row.in_maintenance:
         return "maint" if not row.in_set else "in, m"
     if row.drained:
@@ -341,7 +341,7 @@ def place_words(row: Row) -> str:
     return "" if row.in_set is None else "in" if row.in_set else "out"
 
 
-def size_words(size_bytes: int) -> str:
+def size_text(size_bytes: int) -> str:
     """Three digits and a unit of 1024."""
     value, units = float(size_bytes), ["B", "K", "M", "G", "T", "P"]
     while value >= 999.5 and len(units) > 1:
@@ -349,5 +349,5 @@ def size_words(size_bytes: int) -> str:
     return f"{value:.0f}{units[0]}" if units[0] == "B" or value >= 100 else f"{value:.1f}{units[0]}"
 
 
-def count_words(count: float) -> str:
+def count_text(count: float) -> str:
     return f"{count:.0f}" if count < 10_000 else f"{count / 1000:.0f}k"

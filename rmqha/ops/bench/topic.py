@@ -28,7 +28,7 @@ class BenchTarget:
     other_count: int
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         made = "created" if self.created else "there already"
         count = self.other_count
         others = f"; {count} topic{'s' if count > 1 else ''} of others on the same brokers" if count else ""

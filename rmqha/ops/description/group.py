@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from rmqha.host.asking.shell import Caller
 from rmqha.model.error import UnreachableError
-from rmqha.ops.cluster_view import damage_words
+from rmqha.ops.cluster_view import damage_sentence
 from rmqha.ops.group_view import GroupReport, controllers_are_ours, elects_uncleanly, promise_of
 from rmqha.ops.guarantee import EffectiveValue, Guarantee, conditions
 from rmqha.ops.snapshot import NodeReport
@@ -142,7 +142,7 @@ def describe_replica(view: NodeReport, group: GroupReport | None) -> ReplicaDesc
         lag_bytes=0 if state and state.leads else lag_bytes,
         unclean=state.unclean if state else None,
         disk_problem=(state.disk_problem if state else None) or None,
-        damage=(damage_words(state) if state else None) or None,
+        damage=(damage_sentence(state) if state else None) or None,
         refusal=(state.refusal if state else None) or None,
         error=view.error or None,
     )

@@ -101,7 +101,7 @@ def remove(store: Path, wanted: list[QuarantineEntry]) -> list[QuarantineEntry]:
     return removed
 
 
-def words(items: list[QuarantineEntry]) -> str:
+def summary(items: list[QuarantineEntry]) -> str:
     """The directories in words: "2 directories with 1.5 MB"."""
     size_bytes = sum(item.size_bytes for item in items)
     size = f"{size_bytes / 1e6:,.1f} MB" if size_bytes >= 100_000 else f"{size_bytes:,} bytes"

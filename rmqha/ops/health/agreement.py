@@ -78,14 +78,16 @@ def _controller_says(names: ReplicaNames, report: NodeReport, group: str) -> str
         if row is None:
             return None
         members = sorted(item.broker_id for item in row.in_sync_replicas)
-        return _words(names, row.master_broker_id, row.master_epoch, members, row.sync_state_set_epoch)
+        return _view_sentence(names, row.master_broker_id, row.master_epoch, members, row.sync_state_set_epoch)
     known = report.told_groups.get(group)
     if known is None:
         return "knows no such group"
-    return _words(names, known.master_broker_id, known.master_epoch, known.sync_state_set, known.sync_state_set_epoch)
+    return _view_sentence(
+        names, known.master_broker_id, known.master_epoch, known.sync_state_set, known.sync_state_set_epoch
+    )
 
 
-def _words(
+def _view_sentence(
     names: ReplicaNames, master_id: int | None, epoch: int | None, members: Sequence[int], set_epoch: int | None
 ) -> str:
     master = "no master" if master_id is None else f"master {names.of(master_id)}"

@@ -16,11 +16,11 @@ from rmqha.ops.cluster_view import (
     LONG_WAIT_MS,
     RIVALS_FIX,
     STALL_FIX,
-    copy_words,
-    damage_words,
-    outside_words,
-    rivals_words,
-    unsaved_words,
+    copy_sentence,
+    damage_sentence,
+    outside_sentence,
+    rivals_sentence,
+    unsaved_sentence,
 )
 from rmqha.ops.finding import Consequence, Finding, Verdict, fault, in_order, note
 from rmqha.ops.health.agreement import Agreement, View, views
@@ -174,7 +174,7 @@ def _quorum(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         return
     rafts = [(report, report.controller.raft) for report in answering if report.controller is not None]
     for report, raft in rafts:
-        if problem := unsaved_words(raft.unsaved_ms):
+        if problem := unsaved_sentence(raft.unsaved_ms):
             yield fault(report.title, problem, STALL_FIX)
     leading = sorted(((report, raft) for report, raft in rafts if report.leads), key=lambda item: -item[1].term)
     if not leading:
@@ -285,11 +285,11 @@ class _Group:
             if state.follow_state != "following":
                 yield fault(where, "does not follow the master", f"see rmqha logs {where}")
         elif not item.in_sync_state_set:
-            copying = copy_words(state.copy)
+            copying = copy_sentence(state.copy)
             fix = "wait: it comes in when it has all" if copying else f"see rmqha explain-wait {self.name}"
             if state.lacks_queue_ends and not copying:
                 fix = f"wait; if it stays so see queue_ends_not_learned in rmqha logs {where}"
-            yield fault(where, copying or outside_words(state), fix)
+            yield fault(where, copying or outside_sentence(state), fix)
 
     def _static(self) -> Iterator[Finding]:
         """Faults of a group without a controller: its configured master must be there, every slave must follow."""
@@ -302,7 +302,7 @@ class _Group:
 
     def _two_masters(self) -> Iterator[Finding]:
         if rivals := self.rivals:
-            yield fault(self.name, rivals_words(rivals), RIVALS_FIX)
+            yield fault(self.name, rivals_sentence(rivals), RIVALS_FIX)
         masters = sorted((item for item in self.ours if item[1].leads), key=lambda item: -(item[1].epoch or 0))
         for old, state in masters[1:]:
             new, newer = masters[0]
@@ -320,7 +320,7 @@ class _Group:
             yield fault(report.title, f"starting: {why}", f"see rmqha explain {self.name}")
         if state.disk_problem:
             yield fault(report.title, f"disk: {state.disk_problem}", "mend or free that disk", Consequence.MACHINE)
-        if damage := damage_words(state):
+        if damage := damage_sentence(state):
             yield fault(report.title, damage, DAMAGE_FIX, Consequence.MACHINE)
         if state.address_problem:
             fix = "set that key to its machine's address, then restart it"

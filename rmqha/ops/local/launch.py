@@ -72,7 +72,7 @@ def check_room(directory: Path) -> None:
         ) from None
 
 
-def last_words(state: ClusterState, name: str) -> str:
+def last_log_line(state: ClusterState, name: str) -> str:
     """The last line that a node logged or printed, for the sentence about its failure."""
     return last_line(state.output_path(name)) or last_line(state.log_path(name)) or "it said nothing"
 
@@ -103,11 +103,11 @@ async def wait_well(
                 show({name: _step(view, name, wrong.get(name, "well")) for name in names})
                 for name, node in view.nodes.items():
                     if name in names and not node.alive:
-                        raise RmqhaError(f"{name} ended while starting: {last_words(state, name)}")
+                        raise RmqhaError(f"{name} ended while starting: {last_log_line(state, name)}")
                 if not wrong:
                     return view
                 await sleep(POLL_INTERVAL_S)
     wrong = problems_of(view, names) if view else {}
     name, trouble = next(iter(wrong.items()), ("the cluster", "it did not answer"))
-    said = f"; its log ends: {last_words(state, name)}" if name in state.nodes else ""
+    said = f"; its log ends: {last_log_line(state, name)}" if name in state.nodes else ""
     raise RmqhaError(f"{name} is not well after {timeout_s:g} s: {trouble}{said}")

@@ -14,7 +14,7 @@ from rmqha.model.error import RmqhaError, UnreachableError, UsageError
 from rmqha.ops.asking import state_of
 from rmqha.ops.local.cluster_file import SECRET_FILE, NodeSpec, load, properties_text
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord, last_line, write_atomic
-from rmqha.ops.local.launch import last_words
+from rmqha.ops.local.launch import last_log_line
 from rmqha.ops.local.preflight import check_ports
 from rmqha.ops.membership.group import POLL_S, ask_group, counted, replica_at, resize, tell
 from rmqha.wire.state.explained_state import ExplainedGroup, ExplainedReplica
@@ -80,7 +80,7 @@ async def join_group(
         with within(timeout_s) as limit:
             while True:
                 if not record.alive:
-                    raise RmqhaError(f"{record.name} ended while joining: {last_words(state, record.name)}")
+                    raise RmqhaError(f"{record.name} ended while joining: {last_log_line(state, record.name)}")
                 view = await ask_group(client, state, group)
                 replica = replica_at(view, record.address)
                 if replica is not None and replica.drained:

@@ -11,7 +11,7 @@ from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageEr
 from rmqha.model.identity import node_label
 from rmqha.ops.answer import readable_answer
 from rmqha.ops.asking import ask, ask_leader, no_controller
-from rmqha.ops.cluster_view import unsaved_words
+from rmqha.ops.cluster_view import unsaved_sentence
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
@@ -43,7 +43,7 @@ class Quorum:
                 found[node] = "does not answer"
             elif self.answer.formed and own.incarnation != member.incarnation:
                 found[node] = f"has lost its disk: rmqha quorum remove {node}, then rmqha quorum add {member.address}"
-            elif stalled := unsaved_words(own.unsaved_ms):
+            elif stalled := unsaved_sentence(own.unsaved_ms):
                 found[node] = stalled
             elif member.kind == "JOINING":
                 found[node] = "is still catching up and has no vote yet"

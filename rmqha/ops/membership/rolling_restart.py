@@ -45,7 +45,7 @@ class NodePort(Protocol):
         """Stop a node in order and start it; True if it had to be killed. Called while locked. Raises RmqhaError."""
         ...
 
-    def last_words(self, name: str) -> str:
+    def last_log_line(self, name: str) -> str:
         """The last line that a node logged or printed."""
         ...
 
@@ -248,10 +248,10 @@ class RollingRestart:
     def _require_running(self, view: ClusterView, name: str) -> None:
         for other in ended(view, self._running):
             if other == name:
-                raise RmqhaError(f"{name} has ended: {self._nodes.last_words(name)}")
+                raise RmqhaError(f"{name} has ended: {self._nodes.last_log_line(name)}")
             raise RmqhaError(
-                f"{other} has ended, at the turn of {name}: {self._nodes.last_words(other)}; no other node is stopped "
-                f"before it runs: see rmqha logs {other}"
+                f"{other} has ended, at the turn of {name}: {self._nodes.last_log_line(other)}; no other node is "
+                f"stopped before it runs: see rmqha logs {other}"
             )
 
     def _require_time(self, deadline_s: float, wrong: Mapping[str, str]) -> None:

@@ -143,7 +143,7 @@ class ConsumerGroup:
 
 
 @dataclass
-class _Words:
+class _GroupAnswers:
     """One broker's answers about a group."""
 
     settings: dict[str, Any] | None = None
@@ -201,22 +201,22 @@ def _only_silent(name: str, silent: Mapping[str, str]) -> str:
 async def _describe(
     admin: Admin, name: str, brokers: Collection[AskedBroker], topic: str | None, *, ages: bool
 ) -> ConsumerGroup:
-    told = await from_each(brokers, lambda broker: _words(admin, broker, name))
+    told = await from_each(brokers, lambda broker: _group_answers(admin, broker, name))
     group = ConsumerGroup(name, silent=dict(told.silent))
     topics: set[str] = set()
-    for broker_name, words in told.answers.items():
-        if words.settings:
-            group.settings[broker_name] = words.settings
-        topics |= set(words.topics)
-        if words.connections is not None:
-            group.message_model = group.message_model or words.connections.get("messageModel")
-            group.consume_from = group.consume_from or words.connections.get("consumeFromWhere")
-            group.subscribed_alike = group.subscribed_alike or words.alike
-            for item in (words.connections.get("subscriptionTable") or {}).values():
+    for broker_name, answers in told.answers.items():
+        if answers.settings:
+            group.settings[broker_name] = answers.settings
+        topics |= set(answers.topics)
+        if answers.connections is not None:
+            group.message_model = group.message_model or answers.connections.get("messageModel")
+            group.consume_from = group.consume_from or answers.connections.get("consumeFromWhere")
+            group.subscribed_alike = group.subscribed_alike or answers.alike
+            for item in (answers.connections.get("subscriptionTable") or {}).values():
                 group.subscriptions[str(item["topic"])] = str(item.get("subString") or "*")
                 if item.get("expressionType", TAG) != TAG:
                     group.by_selector.add(str(item["topic"]))
-    group.members = _members({name: words.connections or {} for name, words in told.answers.items()})
+    group.members = _members({name: answers.connections or {} for name, answers in told.answers.items()})
     group.subscriptions.pop(RETRY_PREFIX + name, None)
     wanted = sorted((topics | set(group.subscriptions)) - {RETRY_PREFIX + name})
     for each in wanted if topic is None else [item for item in wanted if item == topic]:
@@ -224,37 +224,37 @@ async def _describe(
     return group
 
 
-async def _words(admin: Admin, broker: AskedBroker, group: str) -> _Words:
+async def _group_answers(admin: Admin, broker: AskedBroker, group: str) -> _GroupAnswers:
     """A broker's answers about a group: settings, connections, and topics with offsets, as far as it has them."""
-    words = _Words()
+    answers = _GroupAnswers()
     try:
         command = Command(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group, ONLY_EXISTING: "true"})
-        words.settings = await ask_json(admin, broker.address, command)
+        answers.settings = await ask_json(admin, broker.address, command)
     except RemoteError as error:
         if error.code not in (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
             raise
     try:
         command = Command(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group})
-        words.connections = await ask_json(admin, broker.address, command)
+        answers.connections = await ask_json(admin, broker.address, command)
     except RemoteError as error:
         if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
             raise
     body = await ask_json(admin, broker.address, Command(RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": group}))
     with readable_answer(broker.address, "a broker's"):
-        words.topics = [str(topic) for topic in body.get("topicList") or []]
-        _members({broker.name: words.connections or {}})
-        for item in ((words.connections or {}).get("subscriptionTable") or {}).values():
+        answers.topics = [str(topic) for topic in body.get("topicList") or []]
+        _members({broker.name: answers.connections or {}})
+        for item in ((answers.connections or {}).get("subscriptionTable") or {}).values():
             item["topic"]
-        alike = (words.connections or {}).get(SUBSCRIBED_ALIKE) or []
-        words.alike = [[str(client_id) for client_id in ids] for ids in alike]
-    return words
+        alike = (answers.connections or {}).get(SUBSCRIBED_ALIKE) or []
+        answers.alike = [[str(client_id) for client_id in ids] for ids in alike]
+    return answers
 
 
 def _members(connections: Mapping[str, Mapping[str, Any]]) -> list[GroupMember]:
     """Clients by id, each with the brokers that know it."""
     found: dict[str, tuple[Mapping[str, Any], list[str]]] = {}
-    for broker_name, words in sorted(connections.items()):
-        for item in words.get("connectionSet") or ():
+    for broker_name, answers in sorted(connections.items()):
+        for item in answers.get("connectionSet") or ():
             found.setdefault(str(item["clientId"]), (item, []))[1].append(broker_name)
     return [
         GroupMember(

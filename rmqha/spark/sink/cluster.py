@@ -37,7 +37,7 @@ from rmqha.model.error import RmqhaError, UsageError
 from rmqha.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY, PROPERTY_WAIT, unique_key
 from rmqha.spark.errors import sentences
 from rmqha.spark.row_options import count, duration_ms
-from rmqha.spark.write_rows import MADE_ANEW, WriterWords, check_schema
+from rmqha.spark.write_rows import MADE_ANEW, WriterTerms, check_schema
 
 OPTIONS = {
     "namesrv": "name servers, host:port, several parted by semicolons",
@@ -48,7 +48,7 @@ OPTIONS = {
     "compression": "zlib (default), lz4, zstd or none, of bodies over 4 KiB",
     "securityFile": "how to ask secured servers: tls.*, accessKey, secretKey; a file that each worker has",
 }
-WORDS = WriterWords("rocketmq", "send", "sent")
+WORDS = WriterTerms("rocketmq", "send", "sent")
 THEIRS = ("bornTimestamp", "storeTimestamp", "reconsumeTimes", *MADE_ANEW)
 """Columns that a read gives and the cluster makes anew."""
 SET_BY_BROKERS = frozenset((PROPERTY_WAIT, "CLUSTER", "MSG_REGION", "TRACE_ON", "__CRC32#"))

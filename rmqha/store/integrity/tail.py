@@ -26,7 +26,7 @@ def judge_tail(
         recovery.damaged = not salvage.is_beginning(log, end, written)
         if recovery.damaged:
             recovery.lines.append(
-                f"The log was written up to {written} and its whole records end at {end}: after {last_stop.words} that"
+                f"The log was written up to {written} and its whole records end at {end}: after {last_stop.text} that"
                 " is damage and no torn write; this replica counts as unclean."
             )
     if trusted and not recovery.damaged and file is not None and file is log.files.files[-1]:
@@ -76,7 +76,7 @@ def _judge_bytes(
     if tail.record_offset is not None and last_stop is not LastStop.POWER_LOST:
         recovery.damaged = True
         recovery.lines.append(
-            f"A whole record stands at {tail.record_offset}, behind the log's end {end}: after {last_stop.words} that"
+            f"A whole record stands at {tail.record_offset}, behind the log's end {end}: after {last_stop.text} that"
             " is damage and no torn write; this replica counts as unclean."
         )
     elif last_stop is LastStop.KILLED and tail.pieces and not _is_explained(log, end, tail, written):

@@ -22,7 +22,7 @@ class LastStop(IntEnum):
     POWER_LOST = 2
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         return ("a clean stop", "a killed process", "a loss of power or a reboot")[self]
 
 

@@ -9,7 +9,7 @@ import pytest
 from rmqha.cli.admin.explain import ask_refusals, show
 from rmqha.model.code import RequestCode as Code
 from rmqha.wire.state.explained_state import ExplainedGroup
-from tests.cli.health.words import group_row, replica_row, told_by_a_broker
+from tests.cli.health.reports import group_row, replica_row, told_by_a_broker
 from tests.client.test_admin import peers
 from tests.support.patience import HANG_MS
 

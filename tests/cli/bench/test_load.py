@@ -212,7 +212,7 @@ async def test_the_topic_is_made_where_it_is_not() -> None:
         with trio.fail_after(HANG_S):
             target = await prepare(names.address, OWN, 2)
         assert (target.groups, target.created, target.other_count) == (("g-a", "g-b"), True, 1)
-        assert "1 topic of others on the same brokers" in target.words
+        assert "1 topic of others on the same brokers" in target.text
         assert a.asked == [], "it has the topic"
         (command,) = b.asked
         assert (command.ext["topic"], command.ext["writeQueueNums"]) == (OWN, "2")

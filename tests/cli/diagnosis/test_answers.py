@@ -33,7 +33,7 @@ from rmqha.ops.local.node_kind import NodeKind
 from rmqha.ops.local.supervisor import Process, start_stamp
 from rmqha.wire.state.controller_state import ControllerState
 from rmqha.wire.state.replica_state import ReplicaState
-from tests.cli.health.words import told_by_a_broker
+from tests.cli.health.reports import told_by_a_broker
 from tests.client.test_admin import Peer, peers
 from tests.support.patience import HANG_S
 

@@ -27,7 +27,7 @@ from rmqha.cli.diagnosis.doctor import doctor
 from rmqha.host.disk import HostDisk
 from rmqha.host.read_disk import HostReadDisk
 from rmqha.model.error import UsageError
-from rmqha.ops.finding import Verdict, count_words, in_order, merged, ok, warn, wrong
+from rmqha.ops.finding import Verdict, counts_sentence, in_order, merged, ok, warn, wrong
 from rmqha.ops.local.cluster_file import ClusterSpec, parse
 from rmqha.ops.local.preflight import free_ports
 from rmqha.ops.local.prepare import prepare
@@ -534,7 +534,7 @@ def test_which_server_a_file_is_for(keys: dict[str, str], kind: str) -> None:
 def test_findings_are_counted_and_the_worst_comes_first() -> None:
     found = [ok("a", "x", "s"), warn("a", "y", "s", "f"), wrong("a", "z", "s", "f")]
     assert [item.check for item in in_order(found)] == ["z", "y", "x"]
-    assert count_words(found) == "1 wrong, 1 warning, 1 ok"
+    assert counts_sentence(found) == "1 wrong, 1 warning, 1 ok"
     same = [*found, warn("b", "y", "s", "f"), warn("c", "y", "s", "g")]
     assert [item.subject for item in merged(same)] == ["a", "a, b", "a", "c"]
 

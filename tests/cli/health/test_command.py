@@ -17,7 +17,7 @@ from rmqha.ops.health.findings import Health
 from rmqha.ops.snapshot import ClusterSnapshot, ServerKind
 from rmqha.ops.survey import BootstrapAddresses
 from rmqha.wire.lenient_json import dumps
-from tests.cli.health.words import controller, told_by_a_broker
+from tests.cli.health.reports import controller, told_by_a_broker
 from tests.cli.hostile import KINDS, hostile
 from tests.client.test_admin import Peer, peers
 from tests.support.command import rmqha, rmqha_in

@@ -46,4 +46,4 @@ def test_the_record_is_read_anew_for_each_stop(state: ClusterState, stranger: su
         nodes.restart("broker-a-1")
     Path(state.directory / "cluster.json").unlink()
     with pytest.raises(RmqhaError, match="holds no cluster any more"):
-        nodes.last_words("broker-a-1")
+        nodes.last_log_line("broker-a-1")

@@ -6,13 +6,13 @@ import pytest
 from rich.console import Console, Group
 
 from rmqha.cli.rich_console import drawn
-from rmqha.cli.top.screen import ConsumerRow, PendingAction, Screen, TopAction, count_words, size_words, sparkline
+from rmqha.cli.top.screen import ConsumerRow, PendingAction, Screen, TopAction, count_text, size_text, sparkline
 from rmqha.cli.top.terminal import parse_keys
 from rmqha.ops.health.findings import judge
 from rmqha.ops.replica_rows import Row, latencies, rows
 from rmqha.ops.snapshot import ClusterSnapshot
 from rmqha.wire.state.replica_state import WaitingSends
-from tests.cli.health.words import broker, cluster, controller, name_server, replica_row, silent, snapshot_of
+from tests.cli.health.reports import broker, cluster, controller, name_server, replica_row, silent, snapshot_of
 
 
 def words(puts: int, counts: list[int]) -> ClusterSnapshot:
@@ -167,11 +167,11 @@ def test_what_is_selected_stays_selected_while_rows_come_and_go() -> None:
     [(0, "0B"), (999, "999B"), (1024, "1.0K"), (999_999, "977K"), (5 << 40, "5.0T"), (5 << 60, "5120P")],
 )
 def test_sizes_take_four_places(size: int, words: str) -> None:
-    assert size_words(size) == words
+    assert size_text(size) == words
 
 
 def test_counts_and_keys() -> None:
-    assert (count_words(9999.4), count_words(125_000)) == ("9999", "125k")
+    assert (count_text(9999.4), count_text(125_000)) == ("9999", "125k")
     assert parse_keys(b"j\x1b[A\x1b[Bq") == ["j", "up", "down", "q"]
     assert parse_keys("é".encode()) == ["é"] and parse_keys(b"\x1b[3~") == []
 

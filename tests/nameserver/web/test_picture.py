@@ -24,7 +24,7 @@ from rmqha.wire.state.explained_state import ExplainedGroup
 from rmqha.wire.state.history import parse_history
 from rmqha.wire.state.name_server_state import NameServerFacts
 from rmqha.wire.state.replica_state import ReplicaState
-from tests.cli.health.words import (
+from tests.cli.health.reports import (
     broker,
     cluster,
     group_row,

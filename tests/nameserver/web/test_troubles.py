@@ -13,7 +13,7 @@ from nameserver.web.picture import MAX_FINDINGS, health_findings
 from rmqha.ops.health.findings import judge
 from rmqha.ops.snapshot import NodeReport, ServerKind
 from rmqha.wire.state.controller_state import GroupState
-from tests.cli.health.words import cluster, group_row, silent, snapshot_of, tell, tell_group
+from tests.cli.health.reports import cluster, group_row, silent, snapshot_of, tell, tell_group
 
 
 def registered(words: list[NodeReport]) -> list[tuple[str, str]]:

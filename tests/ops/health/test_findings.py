@@ -13,7 +13,7 @@ from rmqha.ops.health.findings import Health, is_unsettled, judge
 from rmqha.ops.snapshot import NodeReport, SecurityFile, ServerKind
 from rmqha.wire.state.controller_state import ControllerState
 from rmqha.wire.state.name_server_state import NameServerState
-from tests.cli.health.words import broker, cluster, controller, name_server, replica_row, silent, snapshot_of
+from tests.cli.health.reports import broker, cluster, controller, name_server, replica_row, silent, snapshot_of
 
 Proposal = Callable[[dict[str, NodeReport]], None]
 

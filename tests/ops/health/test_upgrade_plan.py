@@ -5,7 +5,7 @@ from __future__ import annotations
 from rmqha.ops.health.findings import judge
 from rmqha.ops.health.upgrade import plan_of
 from rmqha.ops.snapshot import ClusterSnapshot, NodeReport
-from tests.cli.health.words import cluster, silent, snapshot_of
+from tests.cli.health.reports import cluster, silent, snapshot_of
 
 
 def running(release: str, word: NodeReport) -> NodeReport:

@@ -77,7 +77,7 @@ class FakeNodes:
         self.at_restart(name)
         return name in self.stubborn
 
-    def last_words(self, name: str) -> str:
+    def last_log_line(self, name: str) -> str:
         return f"words of {name}"
 
     async def observe(self) -> Observation:

@@ -20,7 +20,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig, parse_properties
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError
 from rmqha.ops.asking import ASK_TIMEOUT_MS, NoControllerError, ask, ask_leader, ask_state
-from rmqha.ops.cluster_view import DAMAGE_FIX, RIVALS_FIX, STALL_FIX, damage_words, rivals_words, unsaved_words
+from rmqha.ops.cluster_view import DAMAGE_FIX, RIVALS_FIX, STALL_FIX, damage_sentence, rivals_sentence, unsaved_sentence
 from rmqha.ops.finding import Finding, ok, warn, wrong
 from rmqha.ops.local.node_kind import NodeKind
 from rmqha.wire.command import Command
@@ -178,7 +178,7 @@ def judge_role(name: str, replica: ReplicaState) -> list[Finding]:
 
 def judge_unsaved(name: str, controller: ControllerState) -> list[Finding]:
     """Finding on a controller that answers, and whose disk completes no write."""
-    problem = unsaved_words(controller.raft.unsaved_ms)
+    problem = unsaved_sentence(controller.raft.unsaved_ms)
     return [wrong(name, "disk", problem, STALL_FIX)] if problem else []
 
 
@@ -188,7 +188,7 @@ async def _ask(client: RemotingClient, node_under_test: NodeUnderTest, found: An
     address, problem, damage = node_under_test.address, None, ""
     if node_under_test.kind is NodeKind.BROKER:
         replica = await ask_state(client, address, ReplicaState, None)
-        problem, damage = replica.address_problem, damage_words(replica)
+        problem, damage = replica.address_problem, damage_sentence(replica)
         found.findings += judge_refusal(node_under_test.name, replica)
         found.findings += judge_role(node_under_test.name, replica)
         if replica.kernel:
@@ -197,7 +197,7 @@ async def _ask(client: RemotingClient, node_under_test: NodeUnderTest, found: An
         state = await ask_state(client, address, NameServerState, None)
         problem = state.address_problem
         for group, rivals in (state.contested or {}).items():
-            found.findings.append(wrong(group, "route", rivals_words(rivals), RIVALS_FIX))
+            found.findings.append(wrong(group, "route", rivals_sentence(rivals), RIVALS_FIX))
     else:
         found.findings += judge_unsaved(node_under_test.name, await ask_state(client, address, ControllerState, None))
     if problem:

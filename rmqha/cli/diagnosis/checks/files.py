@@ -298,7 +298,7 @@ def _overrides(node_under_test: NodeUnderTest, store_facts: StoreFacts) -> Itera
 
 def _kept(node_under_test: NodeUnderTest, store_facts: StoreFacts) -> Iterator[Finding]:
     """Findings about files that no broker removes by itself."""
-    from rmqha.ops.diagnosis.quarantine import find, words
+    from rmqha.ops.diagnosis.quarantine import find, summary
 
     assert node_under_test.data is not None
     try:
@@ -308,7 +308,7 @@ def _kept(node_under_test: NodeUnderTest, store_facts: StoreFacts) -> Iterator[F
         yield wrong(node_under_test.name, "kept", sentence, f"give its user {os.geteuid()} the right to read it")
         return
     if found:
-        sentence = f"{words(found)} put aside, which nobody removes: {', '.join(item.name for item in found)}"
+        sentence = f"{summary(found)} put aside, which nobody removes: {', '.join(item.name for item in found)}"
         fix = f"rmqha log kept {node_under_test.data}, and when nobody needs them add --remove --older-than 7d"
         yield warn(node_under_test.name, "kept", sentence, fix)
 

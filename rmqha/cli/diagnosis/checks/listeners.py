@@ -20,7 +20,7 @@ class SocketOwner:
     command: tuple[str, ...]
 
     @property
-    def words(self) -> str:
+    def label(self) -> str:
         if not self.pid:
             return "a process of another user"
         return f"pid {self.pid} ({' '.join(self.command)[:60] or 'no command line'})"

@@ -117,7 +117,7 @@ def _port_trouble(
     return wrong(
         name,
         "ports",
-        f"{where} is taken by {found[0].words}",
+        f"{where} is taken by {found[0].label}",
         f"{fix}, or change {port.key} in {node_under_test.source}",
     )
 
