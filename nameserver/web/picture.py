@@ -118,7 +118,7 @@ def cluster_picture(
             group.brokers[report.address] = replace(report, routed_id=routed.get(report.address))
             group.cluster = group.cluster or str(report.keys.get("brokerClusterName") or "")
     for name, group in groups.items():
-        group.registered = snapshot.told_group(name)
+        group.registered = snapshot.reported_group(name)
         group.cluster = group.cluster or (group.registered.cluster_name if group.registered is not None else "")
         group.details = details.get(name, group.details)
     return ClusterPicture(name_server, snapshot, groups)

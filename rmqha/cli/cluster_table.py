@@ -27,7 +27,7 @@ def node_row(view: ClusterView, node: NodeView) -> dict[str, Any]:
         "dataDirectory": None if view.state.is_remote else str(view.state.data_path(node.node)),
     }
     if node.node.is_broker:
-        told = view.groups[node.node.group].told
+        told = view.groups[node.node.group].reported
         broker_id = state.broker_id if state is not None else None
         row |= {"asyncLearner": state is not None and bool(state.async_learner), "drained": False}
         row |= {"inMaintenance": view.is_maintained(node)}
@@ -131,9 +131,9 @@ def cluster_json(view: ClusterView) -> dict[str, Any]:
         "groups": [
             {
                 "name": group.name,
-                "masterId": group.told.master_broker_id if group.told else None,
-                "epoch": group.told.master_epoch if group.told else None,
-                "syncStateSet": sorted(group.told.sync_state_set) if group.told else None,
+                "masterId": group.reported.master_broker_id if group.reported else None,
+                "epoch": group.reported.master_epoch if group.reported else None,
+                "syncStateSet": sorted(group.reported.sync_state_set) if group.reported else None,
                 "routes": {str(broker_id): address for broker_id, address in sorted(group.routes.items())},
             }
             for group in view.groups.values()

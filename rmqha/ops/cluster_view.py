@@ -85,10 +85,10 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group as its leading controller sees it (`told`, None if none leads) and as clients are routed."""
+    """A group as its leading controller sees it (`reported`, None if none leads) and as clients are routed."""
 
     name: str
-    told: GroupState | None = None
+    reported: GroupState | None = None
     routes: dict[int, str] = field(default_factory=dict)
     """Broker id → address of the name servers' answer; the master is id 0."""
     rivals: tuple[str, ...] = ()
@@ -96,21 +96,21 @@ class GroupView:
 
     @classmethod
     def of(cls, name: str, snapshot: ClusterSnapshot) -> GroupView:
-        leads = any(node.leads and name in node.told_groups for node in snapshot.nodes)
+        leads = any(node.leads and name in node.reported_groups for node in snapshot.nodes)
         routes = [node.routes[name] for node in snapshot.nodes if name in node.routes]
-        told = snapshot.told_group(name) if leads else None
+        told = snapshot.reported_group(name) if leads else None
         return cls(name, told, routes[-1] if routes else {}, tuple(snapshot.rivals(name)))
 
     @property
     def in_maintenance(self) -> frozenset[str]:
         """Addresses of the replicas whose absence an operator has announced (`rmqha maintenance on`)."""
-        told = () if self.told is None else self.told.replicas
+        told = () if self.reported is None else self.reported.replicas
         return frozenset(item.address for item in told if item.in_maintenance)
 
     @property
     def drained(self) -> frozenset[str]:
         """Addresses of the replicas that an operator keeps out of the set (`rmqha drain`)."""
-        told = () if self.told is None else self.told.replicas
+        told = () if self.reported is None else self.reported.replicas
         return frozenset(item.address for item in told if item.drained)
 
 
@@ -254,17 +254,17 @@ def damage_sentence(state: ReplicaState) -> str:
 
 def _leaderless(group: GroupView, replicas: Iterable[NodeView]) -> str:
     """The reason why the state of its replicas is not known, "" if the controllers tell it."""
-    if _is_static(replicas) or (group.told is not None and group.told.master_broker_id is not None):
+    if _is_static(replicas) or (group.reported is not None and group.reported.master_broker_id is not None):
         return ""
-    if group.told is None:
+    if group.reported is None:
         return "no controller leads"
-    return f"has no master: {group.told.why_no_master}" if group.told.why_no_master else "has no master"
+    return f"has no master: {group.reported.why_no_master}" if group.reported.why_no_master else "has no master"
 
 
 def _group_problems(group: GroupView, replicas: dict[str, NodeView]) -> dict[str, str]:
     if _is_static(replicas.values()):
         return _static_problems(group, replicas)
-    told = group.told
+    told = group.reported
     if told is None or told.master_broker_id is None:
         return {group.name: _leaderless(group, replicas.values())}
     found = {}

@@ -86,7 +86,7 @@ def require_repairable(view: ClusterView, name: str) -> RefusedFork:
         )
     if not node.replica.refusal:
         raise RmqhaError(f"{name} refuses nothing; see rmqha status")
-    master, told = master_of(view, node.node.group), view.groups[node.node.group].told
+    master, told = master_of(view, node.node.group), view.groups[node.node.group].reported
     if master is None or told is None:
         raise RmqhaError(
             f"{node.node.group} has no master that answers, so there is nothing to copy; see rmqha explain"

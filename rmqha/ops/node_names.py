@@ -50,7 +50,7 @@ def replica_names(reports: Iterable[NodeReport], group: str) -> ReplicaNames:
     local = {report.address: report.name for report in reports if report.kind is ServerKind.BROKER and report.name}
     labels: dict[int, str] = {}
     for report in reports:
-        told = report.told_groups.get(group)
+        told = report.reported_groups.get(group)
         for item in told.replicas if told is not None else ():
             labels[item.broker_id] = node_label(
                 local.get(item.address) or item.node_name or "", item.broker_id, item.address

@@ -65,7 +65,7 @@ def cluster_of(snapshot: ClusterSnapshot) -> RemoteCluster:
         asked = ", ".join(node.address for node in snapshot.nodes)
         raise UnreachableError(f"{asked} knows no broker and no controller: is that the name server of the cluster?")
     states = [node.replica for node in snapshot.nodes if node.replica is not None]
-    told = [group.cluster_name for node in snapshot.nodes for group in node.told_groups.values()]
+    told = [group.cluster_name for node in snapshot.nodes for group in node.reported_groups.values()]
     names = [*told, *(state.cluster_name for state in states)]
     modes = sorted({state.ha_mode for state in states if state.ha_mode})
     nodes = {record.name: record for record in map(_record, snapshot.nodes)}

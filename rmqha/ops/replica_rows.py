@@ -52,7 +52,7 @@ def rows(now: ClusterSnapshot, before: ClusterSnapshot, elapsed_s: float) -> lis
     earlier = before.replicas
     found = []
     for name in now.groups:
-        group = now.told_group(name)
+        group = now.reported_group(name)
         told = {} if group is None else {item.address: item for item in group.replicas}
         brokers = now.brokers_of(name)
         master = _master(brokers)

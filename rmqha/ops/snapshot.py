@@ -156,7 +156,7 @@ class NodeReport(JsonRecord):
         return self.routed_id == 0 if self.replica is None else self.replica.leads
 
     @property
-    def told_groups(self) -> Mapping[str, GroupState]:
+    def reported_groups(self) -> Mapping[str, GroupState]:
         """Groups by this controller, which is ours."""
         return {} if self.controller is None else self.controller.groups
 
@@ -169,7 +169,7 @@ class NodeReport(JsonRecord):
         own = {group: self.routes[group]} if group in self.routes else {}
         if self.controller is None:
             return replace(self, routes=own)
-        told = {group: self.told_groups[group]} if group in self.told_groups else {}
+        told = {group: self.reported_groups[group]} if group in self.reported_groups else {}
         return replace(self, routes=own, controller=replace(self.controller, groups=told))
 
 
@@ -243,22 +243,22 @@ class ClusterSnapshot(JsonRecord):
             found |= set(node.routes)
         return sorted(found)
 
-    def told_group(self, name: str) -> GroupState | None:
+    def reported_group(self, name: str) -> GroupState | None:
         """The group by the leading controller, else by the controller that knows the highest epoch."""
-        told = [(node.leads, node.told_groups[name]) for node in self.nodes if name in node.told_groups]
+        told = [(node.leads, node.reported_groups[name]) for node in self.nodes if name in node.reported_groups]
         best = max(told, key=lambda item: (item[0], item[1].master_epoch), default=None)
         return None if best is None else best[1]
 
     @property
     def maintained(self) -> set[str]:
         """Addresses of replicas whose absence an operator has announced (`rmqha maintenance on`)."""
-        groups = [group for node in self.nodes for group in node.told_groups.values()]
+        groups = [group for node in self.nodes for group in node.reported_groups.values()]
         return {item.address for group in groups for item in group.replicas if item.in_maintenance}
 
     @property
     def drained(self) -> set[str]:
         """Addresses of replicas that an operator keeps out of the set, so that they may be stopped (`rmqha drain`)."""
-        groups = [group for node in self.nodes for group in node.told_groups.values()]
+        groups = [group for node in self.nodes for group in node.reported_groups.values()]
         return {item.address for group in groups for item in group.replicas if item.drained}
 
     @property

@@ -123,10 +123,10 @@ def test_status_tells_what_health_calls_a_fault_of_a_member(told: dict[str, Any]
 
 def test_a_drained_replica_may_be_stopped() -> None:
     view = group_of_two(second_runs=False, maintained=False)
-    told = view.groups["g"].told
+    told = view.groups["g"].reported
     assert told is not None
     gone = RegisteredReplica(broker_id=2, address="127.0.0.1:10912", drained=True)
-    view.groups["g"] = replace(view.groups["g"], told=replace(told, replicas=[gone]))
+    view.groups["g"] = replace(view.groups["g"], reported=replace(told, replicas=[gone]))
     assert problems(view) == {}
     assert notes(view) == {"g-2": "drained, stopped; take it back with rmqha drain g-2 --undo"}
 
@@ -140,12 +140,12 @@ def test_a_drained_replica_may_be_stopped() -> None:
     ],
 )
 def test_a_replica_is_not_back_while_nobody_can_say_that_it_is_in_the_set(
-    told: GroupState | None, trouble: str
+    reported: GroupState | None, trouble: str
 ) -> None:
     """`rmqha start` waits for that, and once called a replica in the set whose group had no master."""
     view = group_of_two(second_runs=True, maintained=False)
     assert problems_of(view, ["g-2"]) == {}
-    view.groups["g"] = replace(view.groups["g"], told=told)
+    view.groups["g"] = replace(view.groups["g"], reported=told)
     view.nodes["g-2"] = replace(view.nodes["g-2"], replica=state_of(brokerId=2, role="STARTING"))
     assert problems_of(view, ["g-2"]) == {"g-2": f"group g: {trouble}; see rmqha explain g"}
     assert problems_of(view, ["g", "g-2"]) == problems(view) == {"g": trouble}, "once"

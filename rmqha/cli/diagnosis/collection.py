@@ -36,12 +36,12 @@ async def collect(
     asked = {target.address for target in targets}
     controllers = state.controller_addresses if state is not None else []
     # whom a cluster elects by, only its brokers tell
-    told = sorted(told_controllers(made) - asked)
+    told = sorted(configured_controllers(made) - asked)
     await take_answers(made, [BundleTarget(_file_name(it), NodeKind.CONTROLLER, it) for it in told], timeout_s)
     await take_commands(made, _commands(state, namesrv, groups, [*controllers, *told]), leading)
 
 
-def told_controllers(made: Bundle) -> set[str]:
+def configured_controllers(made: Bundle) -> set[str]:
     """Values of controllerAddr in the configurations that were collected."""
     found = set()
     for path, data in made.files.items():

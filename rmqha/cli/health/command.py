@@ -113,7 +113,7 @@ async def examine(bootstrap: BootstrapAddresses, group: str | None, timeout_s: f
     found = await run_survey(bootstrap, timeout_s, group, is_unsettled)
     known = found.groups
     if group is not None and group not in known and found.answered:
-        told = sorted({name for word in found.nodes for name in [*word.routes, *word.told_groups]})
+        told = sorted({name for word in found.nodes for name in [*word.routes, *word.reported_groups]})
         hint = nearest(group, told) or (f"; they know {', '.join(told)}" if told else "; they know no group")
         raise UsageError(f"nobody of {_addresses(found)} knows a group {group!r}{hint}")
     return judge(found, known if group is None else [group] if group in known else []), found

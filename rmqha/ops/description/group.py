@@ -103,21 +103,21 @@ class GroupDescription(JsonRecord):
 
 async def ask_conditions(client: Caller, group: GroupReport) -> list[str]:
     """Conditions of the group's promise, asked of its controllers."""
-    speaker = _speaker(group)
-    if speaker is None:
+    reporter = _reporting_broker(group)
+    if reporter is None:
         return []
-    addresses = [item for item in speaker.keys.get("controllerAddr", "").split(";") if item]
-    static = speaker.keys.get("enableControllerMode") == "false"
+    addresses = [item for item in reporter.keys.get("controllerAddr", "").split(";") if item]
+    static = reporter.keys.get("enableControllerMode") == "false"
     return conditions(
         controllers_ours=None if static else await controllers_are_ours(client, addresses),
-        master_ours=speaker.is_ours,
+        master_ours=reporter.is_ours,
         unclean=None if static else await elects_uncleanly(client, addresses),
-        is_cp=speaker.keys.get("haMode") == "cp",
+        is_cp=reporter.keys.get("haMode") == "cp",
         is_static=static,
     )
 
 
-def _speaker(group: GroupReport) -> NodeReport | None:
+def _reporting_broker(group: GroupReport) -> NodeReport | None:
     """The report whose keys count: the master's, else that of any broker that answers; None without one."""
     found = [view for view in group.masters if not view.error] or group.answering
     return found[0] if found else None
@@ -150,19 +150,19 @@ def describe_replica(view: NodeReport, group: GroupReport | None) -> ReplicaDesc
 
 def describe_group(group: GroupReport, wants: Sequence[str]) -> GroupDescription:
     """Description of a group; `wants`: conditions of its promise. UnreachableError if no broker of it answers."""
-    speaker = _speaker(group)
-    if speaker is None:
+    reporter = _reporting_broker(group)
+    if reporter is None:
         trouble = "; ".join(sorted({view.error for view in group.brokers}))
         raise UnreachableError(f"no broker of group {group.name} answers: {trouble}")
     master = group.masters[0] if group.masters else None
     state = master.replica if master else None
     total = (state.total_replicas if state else None) or 0
-    keys, found = promise_of(speaker)
+    keys, found = promise_of(reporter)
     counted = sum(1 for view in group.brokers if view.keys.get("asyncLearner") != "true")
     return GroupDescription(
         group=group.name,
         cluster=group.cluster,
-        told_by=speaker.address,
+        told_by=reporter.address,
         master=master.address if master else None,
         master_id=state.broker_id if state else None,
         epoch=state.epoch if state else None,

@@ -79,7 +79,7 @@ def _controller_says(names: ReplicaNames, report: NodeReport, group: str) -> str
             return None
         members = sorted(item.broker_id for item in row.in_sync_replicas)
         return _view_sentence(names, row.master_broker_id, row.master_epoch, members, row.sync_state_set_epoch)
-    known = report.told_groups.get(group)
+    known = report.reported_groups.get(group)
     if known is None:
         return "knows no such group"
     return _view_sentence(

@@ -214,7 +214,7 @@ class _Group:
         self.ours = [(report, report.replica) for report in self.brokers if report.replica is not None]
         self.name_servers = [report for report in snapshot.of_kind(ServerKind.NAME_SERVER) if report.answers]
         self.controllers = [report for report in snapshot.of_kind(ServerKind.CONTROLLER) if report.answers]
-        self.info = snapshot.told_group(name)
+        self.info = snapshot.reported_group(name)
         self.rivals = snapshot.rivals(name)
         self.is_static = any(report.keys.get("enableControllerMode") == "false" for report in self.brokers)
 

@@ -58,15 +58,15 @@ async def elect_master(
             raise UsageError(
                 f"{group} is a static group: its master is fixed by brokerRole; see docs/operate/migration.md"
             )
-        if seen.told is None:
+        if seen.reported is None:
             raise UnreachableError(f"no controller of {state.name} answers, so nobody can elect; see rmqha status")
         chosen = view.nodes[target] if target else _best_member(view, seen)
         if chosen.replica is None or chosen.replica.broker_id is None:
             raise RmqhaError(f"{chosen.node.name} does not answer, so it cannot be elected: start it first")
-        if leads_already(seen.told, chosen):
+        if leads_already(seen.reported, chosen):
             name, address = chosen.node.name, chosen.node.address
             return ElectionOutcome(
-                group=group, master=name, address=address, epoch=seen.told.master_epoch, elected=False
+                group=group, master=name, address=address, epoch=seen.reported.master_epoch, elected=False
             )
         if unclean:
             accept(at_stake(view, seen, chosen))
@@ -94,8 +94,8 @@ def leads_already(told: GroupState, chosen: NodeView) -> bool:
 
 def _best_member(view: ClusterView, group: GroupView) -> NodeView:
     """The member of the set with the longest log, other than the master."""
-    assert group.told is not None
-    members = set(group.told.sync_state_set) - {group.told.master_broker_id}
+    assert group.reported is not None
+    members = set(group.reported.sync_state_set) - {group.reported.master_broker_id}
     fit = [
         (node.replica.max_phy_offset, node)
         for node in view.replicas(group.name)
@@ -128,7 +128,7 @@ def at_stake(view: ClusterView, group: GroupView, chosen: NodeView) -> str:
 
 def _as_last_heard(group: GroupView, node: NodeView, master: ReplicaState) -> str:
     """A sentence on what a replica that does not answer may have beyond the end of `master`, by its last heartbeat."""
-    name, rows = node.node.name, () if group.told is None else group.told.replicas
+    name, rows = node.node.name, () if group.reported is None else group.reported.replicas
     row = next((row for row in rows if row.address == node.node.address), None)
     if row is None or row.max_offset is None or row.epoch is None:
         return f"what {name} has beyond that is unknown, it does not answer"

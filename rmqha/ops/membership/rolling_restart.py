@@ -108,7 +108,7 @@ def refuse_to_stop(view: ClusterView, name: str) -> None:
     """Raise RmqhaError if the node's group would take no messages without it. A replica that is drained, or stopped in
     maintenance, counts as away, as it does for the master. A group of one replica and a static group pause anyway."""
     node = view.nodes[name].node
-    told = view.groups[node.group].told if node.is_broker else None
+    told = view.groups[node.group].reported if node.is_broker else None
     if told is None or max(told.total_replicas, told.next_total_replicas or 0) == 1:
         return
     own = next((item for item in told.replicas if item.address == node.address), None)

@@ -182,7 +182,7 @@ def test_controllers_are_found_by_what_brokers_tell() -> None:
     made.add("answers/b-1/config.properties", b"brokerName=b\ncontrollerAddr=h:1; h:2\n", "test")
     made.add("answers/ns/config.properties", b"controllerAddr=\n", "test")
     made.add("nodes/b-1/node.conf", b"controllerAddr=h:3\n", "test")
-    assert collection.told_controllers(made) == {"h:1", "h:2"}
+    assert collection.configured_controllers(made) == {"h:1", "h:2"}
     commands = collection._commands(None, "n:1", ["g"], ["h:1", "h:2"])
     assert commands["explain-g"] == ["explain", "g", "--controller", "h:1;h:2", "-o", "json"]
     assert "status" not in commands
