@@ -86,7 +86,7 @@ async def run(scratch: Path) -> tuple[bytes, dict[str, Any], tuple[set[int], set
             await cluster.master(without=killed)
             await _send(producer, 90, 120)
             messages = await _messages(name_servers)
-            await cluster.wait_well([name for name in cluster.brokers if name != killed])
+            await cluster.wait_healthy([name for name in cluster.brokers if name != killed])
             states = await cluster.replica_states([name for name in cluster.brokers if name != killed])
             master = await cluster.master(without=killed)
             manifest = {
@@ -163,7 +163,7 @@ async def _switch(cluster: Cluster, admin: Admin) -> None:
     ext = {"clusterName": "drill", "brokerName": GROUP, "brokerId": str(broker_id), "designateElect": "true"}
     await _ask_leader(cluster, admin, Command(RequestCode.CONTROLLER_ELECT_MASTER, ext))
     await cluster.master(without=old)
-    await cluster.wait_well()
+    await cluster.wait_healthy()
 
 
 async def _maintain(cluster: Cluster, admin: Admin, name: str) -> None:

@@ -113,7 +113,7 @@ async def _fresh(cluster: Cluster, rounds: int, taken: dict[str, list[float]]) -
             master = await cluster.master(without=victim)
             await traffic.goes_on()
             await trio.to_thread.run_sync(start_and_watch, cluster, victim, master, taken)
-            await cluster.wait_well()
+            await cluster.wait_healthy()
 
 
 async def _behind(cluster: Cluster, rounds: int, taken: dict[str, list[float]]) -> list[str]:
@@ -129,7 +129,7 @@ async def _behind(cluster: Cluster, rounds: int, taken: dict[str, list[float]]) 
         await cluster.kill(victim)
         marks.put_back(power_lost=False)
         await trio.to_thread.run_sync(start_and_watch, cluster, victim, master, taken)
-        await cluster.wait_well()
+        await cluster.wait_healthy()
         said.append(recovery_line(cluster, victim))
     return said
 

@@ -24,7 +24,7 @@ from rmqha.ops.asking import state_of
 from rmqha.ops.cluster_view import ClusterView, ask_cluster
 from rmqha.ops.local.cluster_file import ClusterSpec, parse
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
-from rmqha.ops.local.launch import StepLines, last_log_line, launch, wait_well
+from rmqha.ops.local.launch import StepLines, last_log_line, launch, wait_healthy
 from rmqha.ops.local.node_history import collect
 from rmqha.ops.local.phases import failover_phases
 from rmqha.ops.local.preflight import check_cluster, free_ports
@@ -35,7 +35,7 @@ from rmqha.wire.state.replica_state import ReplicaState
 GROUP = "broker-a"
 BROKERS = ("broker-a-1", "broker-a-2", "broker-a-3")
 POLL_S = 0.02
-WELL_S = 120.0
+HEALTHY_S = 120.0
 GONE_S = 10.0
 T = TypeVar("T")
 Launch = Callable[[ClusterState, str], object]
@@ -113,17 +113,17 @@ class Cluster:
 
     async def up(self) -> None:
         self.launch(*self.state.nodes)
-        await self.wait_well()
+        await self.wait_healthy()
 
     async def start(self, *names: str) -> None:
         """Start nodes and wait until they are well: brokers back in the SyncStateSet."""
         self.launch(*names)
-        await self.wait_well(names)
+        await self.wait_healthy(names)
 
-    async def wait_well(self, names: Collection[str] | None = None) -> ClusterView:
+    async def wait_healthy(self, names: Collection[str] | None = None) -> ClusterView:
         """Wait until nothing is wrong with `names`, by default with any node and any group."""
         show = (lambda steps: None) if self._quiet else StepLines().show
-        return await wait_well(self.state, names or [*self.state.nodes, *self.state.groups], WELL_S, show)
+        return await wait_healthy(self.state, names or [*self.state.nodes, *self.state.groups], HEALTHY_S, show)
 
     async def kill(self, *names: str) -> int:
         """Kill nodes (SIGKILL), all at once. Returns the wall time (ms) just before."""
@@ -210,7 +210,7 @@ class Cluster:
         return failover_phases(events, failover.hit_at_ms, GROUP, acked_at_ms)
 
 
-async def until(question: Callable[[], Awaitable[T]], wanted: str, timeout_s: float = WELL_S) -> T:
+async def until(question: Callable[[], Awaitable[T]], wanted: str, timeout_s: float = HEALTHY_S) -> T:
     """Ask until the answer is true, and return it. Raises DrillError after `timeout_s`."""
     with trio.move_on_after(timeout_s):
         while True:

@@ -280,7 +280,7 @@ class DiskFault(Fault):
         """Make the disk at `store` faulty."""
 
     @abstractmethod
-    def mend_disk(self, store: Path) -> None:
+    def repair_disk(self, store: Path) -> None:
         """Undo `break_disk`."""
 
     @asynccontextmanager
@@ -296,7 +296,7 @@ class DiskFault(Fault):
             yield
         finally:
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(self.mend_disk, store)
+                await trio.to_thread.run_sync(self.repair_disk, store)
         if not cluster.state.node(hit).alive:
             found.notes.append(f"{hit} ended: {cluster.last_log_line(hit)}")
             cluster.launch(hit)
@@ -321,7 +321,7 @@ class DiskFull(DiskFault):
     def break_disk(self, store: Path) -> None:
         fill(store)
 
-    def mend_disk(self, store: Path) -> None:
+    def repair_disk(self, store: Path) -> None:
         drain(store)
 
 
@@ -331,7 +331,7 @@ class DiskReadOnly(DiskFault):
     def break_disk(self, store: Path) -> None:
         sandbox.cover_read_only(store)
 
-    def mend_disk(self, store: Path) -> None:
+    def repair_disk(self, store: Path) -> None:
         sandbox.uncover(store)
 
 
@@ -342,7 +342,7 @@ class DiskHang(DiskFault):
     def break_disk(self, store: Path) -> None:
         sandbox.set_frozen(store, True)
 
-    def mend_disk(self, store: Path) -> None:
+    def repair_disk(self, store: Path) -> None:
         sandbox.set_frozen(store, False)
 
 

@@ -89,7 +89,7 @@ def _plot(
         healed = item.healed_at_ms or item.fault_at_ms
         for since, until, colour in (
             (item.fault_at_ms, healed, "#f5b7b1"),
-            (healed, item.well_at_ms or healed, "#fdebd0"),
+            (healed, item.healthy_at_ms or healed, "#fdebd0"),
         ):
             left, right = x(since - begin_ms), x(until - begin_ms)
             drawn.append(

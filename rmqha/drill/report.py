@@ -19,8 +19,8 @@ SHOWN_LOST = 20
 
 @dataclass(slots=True)
 class Round:
-    """One round of a drill, with one fault. Times are wall stamps; `healed_at_ms`: the fault was undone; `well_at_ms`:
-    everything was well again."""
+    """One round of a drill, with one fault. Times are wall stamps; `healed_at_ms`: the fault was undone;
+    `healthy_at_ms`: everything was healthy again."""
 
     hit: list[str]
     """Node names."""
@@ -29,7 +29,7 @@ class Round:
     master: str = ""
     """The node that led (or, of the controllers, leads) after the fault."""
     healed_at_ms: int = 0
-    well_at_ms: int = 0
+    healthy_at_ms: int = 0
     phases: dict[str, int | None] = field(default_factory=dict)
     failover_ms: int | None = None
     cut_bytes: int = 0
@@ -42,12 +42,12 @@ class Round:
 
     @property
     def recovery_ms(self) -> int | None:
-        return self.well_at_ms - self.healed_at_ms if self.well_at_ms else None
+        return self.healthy_at_ms - self.healed_at_ms if self.healthy_at_ms else None
 
     @property
     def end_ms(self) -> int:
         """Wall time until which sends count as under the fault."""
-        return self.well_at_ms or self.healed_at_ms
+        return self.healthy_at_ms or self.healed_at_ms
 
 
 @dataclass(slots=True)

@@ -50,7 +50,7 @@ async def _run(cluster: Cluster, fault: Fault, count: int, per_second: int, tell
                     tell(number + 1, line(result.rounds[-1], traffic))
                 await traffic.goes_on()
             tell(count, "audit")
-            await cluster.wait_well()
+            await cluster.wait_healthy()
             end = await cluster.wait_level()
             check_same_bytes([cluster.store(name) for name in cluster.brokers], end)
             direct = [key for item in result.rounds for key in item.direct]
@@ -77,9 +77,9 @@ async def _round(cluster: Cluster, fault: Fault, traffic: DrillTraffic, result: 
             await traffic.goes_on()
         await trio.sleep(max(0.0, fault.hold_s - (wall_ms() - found.fault_at_ms) / 1000))
         found.healed_at_ms = wall_ms()
-    await cluster.wait_well()
+    await cluster.wait_healthy()
     await traffic.goes_on(1)
-    found.well_at_ms = wall_ms()
+    found.healthy_at_ms = wall_ms()
     await fault.learn(cluster, found, traffic.stamps)
     result.broken += fault.violations(found, unavailable_ms(traffic, found))
 

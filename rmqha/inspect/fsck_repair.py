@@ -102,8 +102,8 @@ class _Repair:
             self._cut(report.store, report.end_offset if cut_at is None else cut_at)
             report = self._check()
         for finding in report.faults:
-            self._mend(finding, report)
-        self._mend_derived(report)
+            self._repair_finding(finding, report)
+        self._repair_derived(report)
         after = self._check()
         return RepairOutcome(before, after, self._actions, self._saver.directory if self._saver.entries else "")
 
@@ -226,7 +226,7 @@ class _Repair:
         self._actions.append(f"this replica counts as unclean, {reason}: it follows a master before it may be one")
 
     # --- small files ------------------------------------------------------------------------------------------------
-    def _mend(self, finding: StoreFinding, report: Report) -> None:
+    def _repair_finding(self, finding: StoreFinding, report: Report) -> None:
         steps: dict[FindingKind, Callable[[StoreFinding, Report], None]] = {
             FindingKind.CHECKPOINT: self._checkpoint,
             FindingKind.PROGRESS: self._progress,
@@ -355,7 +355,7 @@ class _Repair:
         self._write(finding.path, with_quoted_keys(self._disk.read(finding.path)), "was written with quoted keys")
 
     # --- what follows from the log ----------------------------------------------------------------------------------
-    def _mend_derived(self, report: Report) -> None:
+    def _repair_derived(self, report: Report) -> None:
         store, queues = report.store, report.queues
         assert queues is not None
         if any(finding.kind is FindingKind.QUEUE for finding in report.faults):

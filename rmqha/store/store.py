@@ -214,7 +214,7 @@ class Store:
         indexed = None if progress is None else self._progress.index_offset
         lines += self.index.recover(indexed, LastStop.POWER_LOST if failed else last_stop)
         self._recover_queues(start, end, last_stop, trusted=progress == start)
-        self._failure.mended()
+        self._failure.recovered()
         for line in lines:
             self._tracer.event("recovery", finding=line)
 

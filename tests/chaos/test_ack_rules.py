@@ -54,7 +54,7 @@ async def test_a_frozen_slave_in_ap_holds_up_sends_for_the_stall_bound_at_most(
             stall_ms = traffic.longest_gap_ms(frozen_at_ms, wall_ms())
             during = await needed(cluster, master)
             cluster.resume(frozen)
-            await cluster.wait_well()
+            await cluster.wait_healthy()
             await traffic.goes_on()
         after = await needed(cluster, master)
         tell(f"{rule}: sends stood still for {stall_ms} ms; {during} replicas needed during it, {after} after it")

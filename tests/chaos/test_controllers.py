@@ -42,12 +42,12 @@ async def test_a_group_goes_on_without_name_server_and_controller(tmp_path: Path
             tell(f"longest gap without controller {gap_ms} ms")
             assert gap_ms < NOISE_MS
             await cluster.start("ns-1")
-            await cluster.wait_well()
+            await cluster.wait_healthy()
             assert await cluster.master() == master
             failover = await kill_master(cluster, traffic, master)
             tell(failover.line(await cluster.phases(failover, traffic.stamps)))
             await cluster.start(master)
-        await cluster.wait_well()
+        await cluster.wait_healthy()
         await assert_nothing_lost(cluster, traffic, tell)
 
 
@@ -83,5 +83,5 @@ async def test_the_leading_controller_and_the_master_die_together(tmp_path: Path
             assert await until(leader, "another leading controller") != controller
             await cluster.start(controller, master)
             await traffic.goes_on()
-        await cluster.wait_well()
+        await cluster.wait_healthy()
         await assert_nothing_lost(cluster, traffic, tell)

@@ -59,7 +59,7 @@ async def test_a_frozen_master_is_replaced_and_acknowledges_nothing_stale(
             await trio.sleep(max(0.0, FREEZE_S - (wall_ms() - frozen_at_ms) / 1000))
             thawed_at_ms = wall_ms()
             cluster.resume(frozen)
-            await cluster.wait_well()
+            await cluster.wait_healthy()
             await traffic.goes_on()
             if forward_ms:
                 await answered(direct, thawed_at_ms)
@@ -98,7 +98,7 @@ async def test_a_frozen_slave_holds_up_sends_for_the_stall_bound_at_most(tmp_pat
             stall_ms = traffic.longest_gap_ms(frozen_at_ms, wall_ms())
             members = (await cluster.replica_states([master]))[master].sync_state_set or ()
             cluster.resume(frozen)
-            await cluster.wait_well()
+            await cluster.wait_healthy()
             await traffic.goes_on()
         tell(f"sends stood still for {stall_ms} ms and went on with {len(members)} of 3")
         assert len(members) == 2

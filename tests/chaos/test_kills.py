@@ -39,7 +39,7 @@ async def test_masters_killed_in_a_row_take_no_acknowledged_message_in_cp(tmp_pa
         traffic = DrillTraffic()
         async with traffic.running(cluster.spec.namesrv_addresses):
             cut = await kill_masters(cluster, traffic, tell)
-        await cluster.wait_well()
+        await cluster.wait_healthy()
         found = await assert_nothing_lost(cluster, traffic, tell, more=f", {cut} bytes of forks cut")
         assert found.copies <= traffic.duplicates_possible
 
@@ -51,7 +51,7 @@ async def test_masters_killed_in_a_row_leave_equal_logs_in_ap(tmp_path: Path, te
         traffic = DrillTraffic()
         async with traffic.running(cluster.spec.namesrv_addresses):
             cut = await kill_masters(cluster, traffic, tell)
-        await cluster.wait_well()
+        await cluster.wait_healthy()
         end = await cluster.wait_level()
         found = audit(cluster.store(BROKERS[0]), end, traffic.acked)
         tell(f"{len(traffic.acked)} acknowledged, {found.line}, {cut} bytes of forks cut")
@@ -74,5 +74,5 @@ async def test_a_whole_group_killed_at_once_comes_back_with_all_that_was_acknowl
                 killed_at_ms = await cluster.kill(*BROKERS)
                 await cluster.start(*BROKERS)
                 tell(f"all well again {wall_ms() - killed_at_ms} ms after the kill")
-        await cluster.wait_well()
+        await cluster.wait_healthy()
         await assert_nothing_lost(cluster, traffic, tell)

@@ -76,7 +76,7 @@ async def cut_the_master_off(hosts: Namespaces, scratch: Path, mode: str, tell: 
                 await trio.sleep(max(0.0, CUT_S - (wall_ms() - cut_at_ms) / 1000))
                 healed_at_ms = wall_ms()
                 hosts.join(alone)
-                await cluster.wait_well()
+                await cluster.wait_healthy()
                 await traffic.goes_on()
         tell(failover.line(await cluster.phases(failover, traffic.stamps)))
         direct = DirectAnswers.of_lines(heard.read_text())

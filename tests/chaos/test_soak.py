@@ -91,13 +91,13 @@ async def disturb(cluster: Cluster, traffic: DrillTraffic, random: Random) -> st
     # a majority must stand before the next one: this is a soak, not a total outage
     await cluster.master()
     if random.random() < 0.5:
-        await cluster.wait_well()
+        await cluster.wait_healthy()
     await traffic.goes_on(20)
     return f"{kind} {node}"
 
 
 async def check_all_follow(cluster: Cluster) -> None:
-    await cluster.wait_well()
+    await cluster.wait_healthy()
     master = await cluster.master()
     states = await cluster.replica_states()
     assert len(states) == len(BROKERS)

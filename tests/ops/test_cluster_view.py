@@ -140,7 +140,7 @@ def test_a_drained_replica_may_be_stopped() -> None:
     ],
 )
 def test_a_replica_is_not_back_while_nobody_can_say_that_it_is_in_the_set(
-    reported: GroupState | None, trouble: str
+    told: GroupState | None, trouble: str
 ) -> None:
     """`rmqha start` waits for that, and once called a replica in the set whose group had no master."""
     view = group_of_two(second_runs=True, maintained=False)

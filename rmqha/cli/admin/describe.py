@@ -95,7 +95,7 @@ def group_command(name: str, namesrv: str, output: str) -> None:
         echo_json(view.to_json())
     else:
         _show_group(view)
-    if not view.is_well:
+    if not view.is_healthy:
         sys.exit(1)
 
 
@@ -126,7 +126,7 @@ def cluster_command(name: str | None, namesrv: str, output: str) -> None:
         echo_json({"namesrv": namesrv, "groups": [view.to_json() for view in views], "silent": silent})
     else:
         _show_cluster(views, silent)
-    if silent or not all(view.is_well for view in views):
+    if silent or not all(view.is_healthy for view in views):
         sys.exit(1)
 
 

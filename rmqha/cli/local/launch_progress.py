@@ -8,7 +8,7 @@ from types import TracebackType
 
 from rmqha.ops.cluster_view import ClusterView
 from rmqha.ops.local.cluster_state import ClusterState
-from rmqha.ops.local.launch import StepLines, wait_well
+from rmqha.ops.local.launch import StepLines, wait_healthy
 
 
 class LaunchProgress:
@@ -48,6 +48,6 @@ class LaunchProgress:
 
 
 async def wait_shown(state: ClusterState, names: Collection[str], timeout_s: float) -> ClusterView:
-    """Wait as `wait_well` does, with progress. Raises RmqhaError."""
+    """Wait as `wait_healthy` does, with progress. Raises RmqhaError."""
     with LaunchProgress(names) as progress:
-        return await wait_well(state, names, timeout_s, progress.show)
+        return await wait_healthy(state, names, timeout_s, progress.show)

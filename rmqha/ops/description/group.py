@@ -95,7 +95,7 @@ class GroupDescription(JsonRecord):
     contradictions: Sequence[str]
 
     @property
-    def is_well(self) -> bool:
+    def is_healthy(self) -> bool:
         """True if the group takes messages and nothing contradicts. A Java master, which does not tell whether it is
         writable, counts as writable."""
         return self.master is not None and self.writable is not False and not self.contradictions

@@ -84,7 +84,7 @@ def _step(view: ClusterView, name: str, trouble: str) -> str:
     return "starting" if node is not None and node.alive and not node.answers else trouble
 
 
-async def wait_well(
+async def wait_healthy(
     state: ClusterState,
     names: Collection[str],
     timeout_s: float,

@@ -195,10 +195,10 @@ class RollingRestart:
         while result.left and not result.killed:
             name = restart_order(view, result.left)[0]
             try:
-                if await self._restart_when_well(name):
+                if await self._restart_when_healthy(name):
                     result.killed.append(name)
                 result.left.remove(name)
-                view = await self._until_well(name)
+                view = await self._until_healthy(name)
             except RmqhaError as error:
                 result.failed[name] = str(error)
                 break
@@ -216,7 +216,7 @@ class RollingRestart:
             except RmqhaError as error:
                 yield name, str(error)
 
-    async def _restart_when_well(self, name: str) -> bool:
+    async def _restart_when_healthy(self, name: str) -> bool:
         """Restart the node in a moment in which all is well. Returns True if it had to be killed."""
         deadline_s = now_s() + self._timeout_s
         while True:
@@ -231,7 +231,7 @@ class RollingRestart:
             self._require_time(deadline_s, wrong)
             await sleep(POLL_INTERVAL_S)
 
-    async def _until_well(self, name: str) -> ClusterView:
+    async def _until_healthy(self, name: str) -> ClusterView:
         deadline_s = now_s() + self._timeout_s
         shown = {name: "starting"}
         while True:

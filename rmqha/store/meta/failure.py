@@ -68,7 +68,7 @@ class StoreFailure:
             self._tracer.event("unclean_not_recorded", reason=str(error))
         return kept
 
-    def mended(self) -> None:
+    def recovered(self) -> None:
         """Note that everything was written again and is durable. Raises StoreError."""
         try:
             self._mark.set_failed(False)

@@ -53,7 +53,7 @@ async def test_a_master_whose_disk_makes_nothing_durable_any_more_hands_over(tmp
             await traffic.goes_on()
             gap_ms = traffic.longest_gap_ms(at_ms, wall_ms())
             flag(tmp_path, victim).unlink()
-            await cluster.wait_well()
+            await cluster.wait_healthy()
         tell(failover.line(await cluster.phases(failover, traffic.stamps)))
         tell(f"no acknowledgement for {gap_ms} ms at most")
         assert taken_ms <= PROBE_TIMEOUT_MS + PROBE_INTERVAL_MS + NOISE_MS
@@ -80,7 +80,7 @@ async def test_a_slave_whose_disk_makes_nothing_durable_any_more_is_known_and_ho
             await traffic.goes_on()
             gap_ms = traffic.longest_gap_ms(at_ms, wall_ms())
             flag(tmp_path, slave).unlink()
-            await cluster.wait_well()
+            await cluster.wait_healthy()
         tell(f"{problem}; no acknowledgement for {gap_ms} ms at most")
         assert problem == f"a small write has not ended for {PROBE_TIMEOUT_MS} ms"
         assert gap_ms < NOISE_MS
@@ -105,5 +105,5 @@ async def test_a_replica_whose_disk_hangs_at_a_new_epoch_answers_all_the_same(tm
         assert problem in (WAITS_FOR_DISK, f"a small write has not ended for {PROBE_TIMEOUT_MS} ms")
         assert await told(), "it answers again and again"
         flag(tmp_path, hung).unlink()
-        await cluster.wait_well([hung, other])
+        await cluster.wait_healthy([hung, other])
         assert await cluster.master() != master

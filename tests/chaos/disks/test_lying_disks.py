@@ -68,7 +68,7 @@ async def test_what_a_lying_disk_lost_with_its_power_the_others_have(tmp_path: P
                 said_bytes = log.stat().st_size
                 await cluster.start(victim)
                 assert b"whole_again" in log.read_bytes()[said_bytes:], "it does not know what it may have lost"
-        await cluster.wait_well()
+        await cluster.wait_healthy()
         end = await cluster.wait_level()
         found = audit(cluster.store(BROKERS[0]), end, traffic.acked)
         tell(f"{len(traffic.acked)} acknowledged, {found.line}")

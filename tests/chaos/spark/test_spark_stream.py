@@ -119,7 +119,7 @@ async def test_queries_go_on_through_a_kill_of_the_master_in_cp(
             await traffic.goes_on()
             await cluster.start(victim)
             await traffic.goes_on()
-        await cluster.wait_well()
+        await cluster.wait_healthy()
         end = await cluster.wait_level()
         tell(failover.line(await cluster.phases(failover, traffic.stamps)))
         cut = (await cluster.replica_states([victim]))[victim].truncated_bytes or 0

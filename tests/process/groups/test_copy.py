@@ -74,7 +74,7 @@ async def story(cluster: Cluster) -> None:
         body = b"maxHaTransferByteInSecond=0\n"
         reply = await client.call(address, Command(RequestCode.UPDATE_BROKER_CONFIG, {}, body), HANG_MS)
     assert reply.code == 0
-    await cluster.wait_well()
+    await cluster.wait_healthy()
     end = await cluster.wait_level()
     assert end > LOG_BYTES
     assert (await cluster.replica_states([slave]))[slave].copy is None

@@ -70,7 +70,7 @@ async def story(cluster: Cluster) -> None:
     await cluster.kill(new)
     shutil.rmtree(cluster.store(new))
     cluster.launch(new)
-    await cluster.wait_well()
+    await cluster.wait_healthy()
     state = (await cluster.replica_states([new]))[new]
     assert state.min_phy_offset == 3 * FILE_BYTES
     assert await idle_ends(cluster, new) == ends

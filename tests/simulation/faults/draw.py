@@ -50,7 +50,7 @@ class Faults(Strikes):
         self.tell("heal", "all", *self._hosts_struck())
         self.transport.heal()
         for broker in self.brokers:
-            broker.mend_disk()
+            broker.repair_disk()
             if self.options.timed_per_mille:
                 broker.clock.set_ahead(DAY_MS)  # whatever jumps there were: all that waits is due
         self._disks.heal()
@@ -500,7 +500,7 @@ class Faults(Strikes):
         broker.fail_disk(full=full)
 
         def mend() -> None:
-            broker.mend_disk()
+            broker.repair_disk()
             if not broker.alive and not self.over:
                 self.restart_later(broker, draws)
 

@@ -342,7 +342,7 @@ class BrokerProcess(DiskProcess):
                 self.kill(power_loss=False)
 
     def fail_disk(self, *, full: bool) -> None:
-        """No room for another byte, or every write and sync ends with EIO; until `mend_disk`."""
+        """No room for another byte, or every write and sync ends with EIO; until `repair_disk`."""
         self.disk_fails = True
         self.disturb(self.scheduler.now_ms)
         if full:
@@ -350,7 +350,7 @@ class BrokerProcess(DiskProcess):
         else:
             self.disk.failing = frozenset(("write", "sync"))
 
-    def mend_disk(self) -> None:
+    def repair_disk(self) -> None:
         self.disk_fails = False
         self.disturb(self.scheduler.now_ms)
         self.disk.capacity_bytes = None
