@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import trio
 
-from nameserver.web.picture import GroupDetails, cluster_document, cluster_picture, group_document
+from nameserver.web.page_data import GroupDetails, cluster_document, cluster_page_data, group_document
 from rmqha.host.http.server import Send, event
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
@@ -145,9 +145,9 @@ class ClusterWatch:
 
     async def _pause(self, pause_s: float) -> None:
         """Wait for the next round, or for a change of the routes."""
-        picture = self._route_changes()
+        before = self._route_changes()
         for _ in range(max(1, round(pause_s / EARLY_S))):
-            if self._route_changes() != picture:
+            if self._route_changes() != before:
                 return
             await trio.sleep(EARLY_S)
 
@@ -173,9 +173,9 @@ class ClusterWatch:
         facts, details, names = self._name_server(), dict(self._details), list(self._viewers)
 
         def documents() -> dict[str, bytes]:
-            picture = cluster_picture(snapshot, facts, self._own_address, details)
+            page_data = cluster_page_data(snapshot, facts, self._own_address, details)
             return {
-                name: event(cluster_document(picture) if name == CLUSTER else group_document(picture, name))
+                name: event(cluster_document(page_data) if name == CLUSTER else group_document(page_data, name))
                 for name in names
             }
 

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nameserver.web.picture import MAX_FINDINGS, health_findings
+from nameserver.web.page_data import MAX_FINDINGS, health_findings
 from rmqha.ops.health.findings import judge
 from rmqha.ops.snapshot import NodeReport, ServerKind
 from rmqha.wire.state.controller_state import GroupState

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nameserver.web.picture import (
+from nameserver.web.page_data import (
     MAX_GROUPS,
-    ClusterPicture,
+    ClusterPageData,
     GroupDetails,
     cluster_document,
-    cluster_picture,
+    cluster_page_data,
     controller_name,
     group_document,
 )
@@ -41,19 +41,19 @@ from tests.ha.group import Group, started
 OWN = "127.0.0.1:9861"
 
 
-def picture(words: list[NodeReport], details: dict[str, GroupDetails] | None = None) -> ClusterPicture:
-    return cluster_picture(snapshot_of(words), NameServerFacts(address=OWN), OWN, details or {})
+def page_data(words: list[NodeReport], details: dict[str, GroupDetails] | None = None) -> ClusterPageData:
+    return cluster_page_data(snapshot_of(words), NameServerFacts(address=OWN), OWN, details or {})
 
 
 def document(words: list[NodeReport]) -> dict[str, Any]:
     """As the browser gets it."""
-    found: dict[str, Any] = json.loads(json.dumps(cluster_document(picture(words))))
+    found: dict[str, Any] = json.loads(json.dumps(cluster_document(page_data(words))))
     return found
 
 
 def group_page(words: list[NodeReport], details: GroupDetails | None = None, name: str = "broker-a") -> dict[str, Any]:
     given_ = {name: details} if details is not None else {}
-    found: dict[str, Any] = json.loads(json.dumps(group_document(picture(words, given_), name)))
+    found: dict[str, Any] = json.loads(json.dumps(group_document(page_data(words, given_), name)))
     return found
 
 

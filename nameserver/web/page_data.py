@@ -1,4 +1,4 @@
-"""The page's picture of a cluster and of one group, from the reports of all nodes. Pure.
+"""The data of the page about a cluster and about one group, from the reports of all nodes. Pure.
 
 Each fact has one source: brokers for themselves, a master for its slaves, the leading controller for the set. Problems
 have the sentences of `rmqha status`, `describe`, `explain` and `explain-wait`.
@@ -75,7 +75,7 @@ class GroupDetails:
 
 
 @dataclass(slots=True)
-class GroupPicture:
+class GroupPageData:
     """A group: reports of its replicas, its state on the controllers (`registered`), its routes."""
 
     name: str
@@ -95,25 +95,25 @@ class GroupPicture:
 
 
 @dataclass(slots=True)
-class ClusterPicture:
+class ClusterPageData:
     """All reports of one round."""
 
     name_server: NameServerFacts
     snapshot: ClusterSnapshot
-    groups: dict[str, GroupPicture]
+    groups: dict[str, GroupPageData]
 
 
-def cluster_picture(
+def cluster_page_data(
     snapshot: ClusterSnapshot, name_server: NameServerFacts, own_address: str, details: Mapping[str, GroupDetails]
-) -> ClusterPicture:
-    """Picture of a snapshot. `own_address`: of this name server, whose routes are preferred to other name servers'."""
-    groups: dict[str, GroupPicture] = {}
+) -> ClusterPageData:
+    """Data of a page. `own_address`: of this name server, whose routes are preferred to other name servers'."""
+    groups: dict[str, GroupPageData] = {}
     for report in sorted(snapshot.nodes, key=lambda item: item.address == own_address):
         for name, addresses in report.routes.items():
-            groups.setdefault(name, GroupPicture(name)).routes = dict(addresses)
+            groups.setdefault(name, GroupPageData(name)).routes = dict(addresses)
     for report in snapshot.of_kind(ServerKind.BROKER):
         if report.group:
-            group = groups.setdefault(report.group, GroupPicture(report.group))
+            group = groups.setdefault(report.group, GroupPageData(report.group))
             routed = {where: broker_id for broker_id, where in group.routes.items()}
             group.brokers[report.address] = replace(report, routed_id=routed.get(report.address))
             group.cluster = group.cluster or str(report.keys.get("brokerClusterName") or "")
@@ -121,23 +121,23 @@ def cluster_picture(
         group.registered = snapshot.reported_group(name)
         group.cluster = group.cluster or (group.registered.cluster_name if group.registered is not None else "")
         group.details = details.get(name, group.details)
-    return ClusterPicture(name_server, snapshot, groups)
+    return ClusterPageData(name_server, snapshot, groups)
 
 
 # --- the cluster ------------------------------------------------------------------------------------------------------
-def cluster_document(picture: ClusterPicture) -> dict[str, Any]:
+def cluster_document(page_data: ClusterPageData) -> dict[str, Any]:
     """JSON-ready: `health`, `controllers`, and `groups` with their replicas, those that refuse messages first."""
-    rows = [(group, _group(group)) for _, group in sorted(picture.groups.items())]
+    rows = [(group, _group(group)) for _, group in sorted(page_data.groups.items())]
     rows.sort(key=lambda row: row[1]["writable"] is True)
     return {
         "version": VERSION,
-        "nameServer": picture.name_server.to_json(),
+        "nameServer": page_data.name_server.to_json(),
         "health": health_findings(
-            picture.snapshot, sorted(picture.groups), suspects_itself=bool(picture.name_server.suspects_itself)
+            page_data.snapshot, sorted(page_data.groups), suspects_itself=bool(page_data.name_server.suspects_itself)
         ),
         "controllers": [
-            _controller(report, bool(picture.name_server.embeds_controller))
-            for report in picture.snapshot.of_kind(ServerKind.CONTROLLER)
+            _controller(report, bool(page_data.name_server.embeds_controller))
+            for report in page_data.snapshot.of_kind(ServerKind.CONTROLLER)
         ],
         "groups": [row | {"kind": _kind(group)} for group, row in rows[:MAX_GROUPS]],
         "groupsLeftOut": max(0, len(rows) - MAX_GROUPS),
@@ -168,7 +168,7 @@ def _controller(report: NodeReport, embedded: bool) -> dict[str, Any]:
     }
 
 
-def _group(group: GroupPicture) -> dict[str, Any]:
+def _group(group: GroupPageData) -> dict[str, Any]:
     """Row of a group: the master's values, else the controllers'."""
     master, registered = group.master, group.registered
     state = master.replica if master is not None else None
@@ -202,7 +202,7 @@ def _group(group: GroupPicture) -> dict[str, Any]:
     return row
 
 
-def _in_order(group: GroupPicture) -> list[str]:
+def _in_order(group: GroupPageData) -> list[str]:
     """Addresses in the order of broker ids, as the controllers or the broker report them."""
     ids: dict[str, int] = {
         item.address: item.broker_id for item in (group.registered.replicas if group.registered else ())
@@ -213,7 +213,7 @@ def _in_order(group: GroupPicture) -> list[str]:
     return sorted(group.brokers, key=lambda address: (ids.get(address, 1 << 62), address))
 
 
-def _kind(group: GroupPicture) -> str | None:
+def _kind(group: GroupPageData) -> str | None:
     """CP, AP or static, by the configuration of its brokers."""
     for view in group.report.answering:
         if view.keys:
@@ -224,7 +224,7 @@ def _kind(group: GroupPicture) -> str | None:
     return None
 
 
-def _replica(group: GroupPicture, view: NodeReport) -> dict[str, Any]:
+def _replica(group: GroupPageData, view: NodeReport) -> dict[str, Any]:
     state = view.replica
     leading = group.master.replica if group.master is not None else None
     registered = (
@@ -258,7 +258,7 @@ def _replica(group: GroupPicture, view: NodeReport) -> dict[str, Any]:
     }
 
 
-def _notes(group: GroupPicture, view: NodeReport, registered: RegisteredReplica | None) -> list[str]:
+def _notes(group: GroupPageData, view: NodeReport, registered: RegisteredReplica | None) -> list[str]:
     """Sentences about other unusual facts of a replica."""
     state = view.replica
     found = []
@@ -286,12 +286,12 @@ def _notes(group: GroupPicture, view: NodeReport, registered: RegisteredReplica 
 
 
 # --- one group --------------------------------------------------------------------------------------------------------
-def group_document(picture: ClusterPicture, name: str) -> dict[str, Any]:
+def group_document(page_data: ClusterPageData, name: str) -> dict[str, Any]:
     """Document of one group, with its logs drawn, elections, waits, promise and events. `error` for an unknown
     group."""
-    group = picture.groups.get(name)
+    group = page_data.groups.get(name)
     if group is None:
-        known = ", ".join(sorted(picture.groups)[:20]) or "none"
+        known = ", ".join(sorted(page_data.groups)[:20]) or "none"
         words = f"no name server route and no controller knows a group {short(name, 100)!r}; known: {known}"
         return {"version": VERSION, "error": words}
     row, explained = _group(group) | {"kind": _kind(group)}, group.details.explained
@@ -301,7 +301,7 @@ def group_document(picture: ClusterPicture, name: str) -> dict[str, Any]:
         "error": None,
         "group": row,
         "health": health_findings(
-            _about(picture.snapshot, name), [name], suspects_itself=bool(picture.name_server.suspects_itself)
+            _about(page_data.snapshot, name), [name], suspects_itself=bool(page_data.name_server.suspects_itself)
         ),
         "answer": visible(explained.answer) or None if explained is not None else None,
         "elections": [_election(item) for item in reversed(explained.elections)] if explained is not None else [],
@@ -319,7 +319,7 @@ def _about(snapshot: ClusterSnapshot, name: str) -> ClusterSnapshot:
     )
 
 
-def _waits(group: GroupPicture) -> list[str]:
+def _waits(group: GroupPageData) -> list[str]:
     if group.master is None:
         return []
     try:
@@ -338,7 +338,7 @@ def _election(item: ExplainedElection) -> dict[str, Any]:
     }
 
 
-def _log(group: GroupPicture, view: NodeReport) -> ForkedLog | None:
+def _log(group: GroupPageData, view: NodeReport) -> ForkedLog | None:
     """Log of a replica; None without a reported history."""
     state, java = view.replica, group.details.epochs.get(view.address)
     try:
@@ -359,7 +359,7 @@ def _log(group: GroupPicture, view: NodeReport) -> ForkedLog | None:
     return ForkedLog(name, history, low, end, view.leads_group, cuts)
 
 
-def _promise(group: GroupPicture) -> dict[str, Any] | None:
+def _promise(group: GroupPageData) -> dict[str, Any] | None:
     speaker = group.master or next((view for view in group.report.answering if view.keys), None)
     if speaker is None or not speaker.keys:
         return None
@@ -375,7 +375,7 @@ def _promise(group: GroupPicture) -> dict[str, Any] | None:
     }
 
 
-def _events(group: GroupPicture) -> list[dict[str, Any]]:
+def _events(group: GroupPageData) -> list[dict[str, Any]]:
     """Events, the newest first, with the address of the replica that reports them."""
     found: list[dict[str, Any]] = [
         {"atMs": event.at_ms, "address": address, "event": event.name, "words": _fields(event)}
