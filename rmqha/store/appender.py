@@ -181,7 +181,7 @@ class Appender:
         else:
             queue_offset = 0
         if not sys_flag & SYS_INNER_BATCH:
-            offsets.fresh.add(
+            offsets.dispatch_cache.add(
                 (DispatchedRecord(position, size, topic, queue_id, queue_offset, sys_flag, stored, properties),)
             )
         return Appended(PhyOffset(position), PhyOffset(position + size), QueueOffset(queue_offset), stored)
@@ -220,7 +220,7 @@ class Appender:
             offsets.covered = log.write_offset
         count = len(tails)
         offsets.next[topic, queue_id] = first + count
-        offsets.fresh.add_run(
+        offsets.dispatch_cache.add_run(
             DispatchedRun(position, end - position, topic, queue_id, first, batch.sys_flag, stored, bounds, tails)
         )
         return AppendedBatch(bounds[:-1], range(first, first + count), PhyOffset(end), stored)
@@ -267,7 +267,7 @@ class Appender:
         for run in taken.runs:
             offsets.next[run.topic, run.queue_id] = run.first_offset + run.unit_count
         size_bytes, count = len(taken.records), taken.record_count
-        offsets.fresh.add_block(
+        offsets.dispatch_cache.add_block(
             DispatchedBlock(position, size_bytes, taken.runs, taken.entries, count, [position], stored, [stored])
         )
         return taken
@@ -304,7 +304,7 @@ class Appender:
             offsets.next[key] = next_offset
         offsets.last_store_timestamp_ms = made.store_timestamp_ms
         for block in made.blocks:
-            offsets.fresh.add_block(block)
+            offsets.dispatch_cache.add_block(block)
 
     def check(self, messages: Sequence[NewMessage]) -> None:
         """Raise UsageError if one of these, none of which is an inner batch, cannot be stored."""
@@ -383,7 +383,7 @@ class Appender:
         _, runs, entries, stamps = kernel.scan(LogBlock(bytes(data), starts[0], count, count, self._is_keyed))
         if len(stamps) != count:
             return False
-        self._offsets.fresh.add_block(
+        self._offsets.dispatch_cache.add_block(
             DispatchedBlock(starts[0], size, runs, entries, count, [starts[0]], stored, [stored])
         )
         return True
@@ -393,7 +393,7 @@ class Appender:
     ) -> None:
         """Remember the records from number `first` on, which have just been appended at `starts`."""
         ends = [*starts[1:], starts[-1] + batch.starts[first + len(starts)] - batch.starts[first + len(starts) - 1]]
-        self._offsets.fresh.add(
+        self._offsets.dispatch_cache.add(
             [
                 DispatchedRecord(
                     start,

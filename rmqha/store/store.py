@@ -97,12 +97,12 @@ class Store:
         self._derived: list[CommitLogDispatcher] = [self._queues, self._batch_queues]
         """Everything that is made from the log: whatever happens to the log happens to each of these."""
         self._offsets = QueueOffsets(self._log, self._queue_end)
-        self._dispatch_service = DispatchService(self._log, self._derived, self._offsets.fresh, tracer, kernel)
+        self._dispatch_service = DispatchService(self._log, self._derived, self._offsets.dispatch_cache, tracer, kernel)
         self.index = IndexService(
             disk,
             self._log,
             config,
-            self._offsets.fresh,
+            self._offsets.dispatch_cache,
             tracer,
             lambda: self._dispatch_service.position,
             self._lower_index,

@@ -19,7 +19,7 @@ from rmqha.store.index.index_key import INDEX_KEY_TYPE, key_hash
 from rmqha.store.index.wanted import Wanted
 from rmqha.store.log.commit_log import CommitLog
 from rmqha.store.meta.boot_file import LastStop
-from rmqha.store.queue.dispatch_cache import FreshRecords
+from rmqha.store.queue.dispatch_cache import DispatchCache
 from rmqha.store.queue.dispatch_service import DispatchService
 from rmqha.store.queue.dispatcher import DispatchedRecord
 
@@ -117,7 +117,7 @@ class IndexService:
         disk: Disk,
         log: CommitLog,
         config: StoreConfig,
-        fresh: FreshRecords,
+        cached: DispatchCache,
         tracer: Tracer,
         queues_position: Callable[[], int],
         store_durable_offset: Callable[[], None],
@@ -130,7 +130,7 @@ class IndexService:
         self.is_enabled = config.message_index_enable
         self.files = Index(disk, log, self._layout, tracer, store_durable_offset, kernel)
         self._dispatch_service = DispatchService(
-            log, [self.files], fresh if self.is_enabled else FreshRecords(), tracer, kernel, is_keyed=True
+            log, [self.files], cached if self.is_enabled else DispatchCache(), tracer, kernel, is_keyed=True
         )
         self._failed = ""
 

@@ -64,7 +64,7 @@ class PendingDispatch(deque[DispatchedRecord | DispatchedRun | DispatchedBlock])
         self.record_count, self.reached_offset = 0, -1
 
 
-class FreshRecords:
+class DispatchCache:
     """Records that this master has just appended, or that the first follower has read in the log, in log order, for
     each follower apart. Call `clear` whenever bytes of the log may become others."""
 

@@ -25,7 +25,7 @@ from rmqha.store.log.record import (
     message_count,
 )
 from rmqha.store.meta.problem import damaged
-from rmqha.store.queue.dispatch_cache import FreshRecords
+from rmqha.store.queue.dispatch_cache import DispatchCache
 from rmqha.store.queue.dispatcher import CommitLogDispatcher, DispatchedBlock, DispatchedRecord, DispatchedRun
 
 MAX_MADE_COUNT = 2
@@ -88,7 +88,7 @@ class QueueOffsets:
         self._log = log
         self._queue_end = queue_end
         self.next: dict[tuple[str, int], int] = {}
-        self.fresh = FreshRecords()
+        self.dispatch_cache = DispatchCache()
         """Remembered records that this broker has appended itself."""
         self.covered = 0
         self._base = 0
@@ -102,7 +102,7 @@ class QueueOffsets:
     def take_from_queues(self, covered: int) -> None:
         """Forget what is remembered of the log, whose bytes may be others now; the queues hold all below `covered`."""
         self.dispatched(covered)
-        self.fresh.clear()
+        self.dispatch_cache.clear()
 
     def forget(self) -> None:
         """Forget the remembered offsets, as an append failed half-way: what stands in the log must be read again."""
@@ -146,7 +146,7 @@ class DispatchService:
         self,
         log: CommitLog,
         derived: Sequence[CommitLogDispatcher],
-        fresh: FreshRecords,
+        cached: DispatchCache,
         tracer: Tracer,
         kernel: BatchKernel | None = None,
         *,
@@ -161,8 +161,8 @@ class DispatchService:
         self._kernel = kernel
         self._derived = derived
         self._first = derived[0]
-        self._fresh = fresh.follow()
-        self._others = fresh
+        self._pending = cached.follow()
+        self._others = cached
         self._passed_on: list[DispatchedBlock] = []
         """Blocks of this batch that those behind this one find with the entries that they need."""
         self._tracer = tracer
@@ -184,7 +184,7 @@ class DispatchService:
         Raises StoreError; then nothing of this batch counts and it may be done again."""
         stop, more = self.position + limit_bytes, False
         try:
-            position = self._collect_fresh(stop, end_offset)
+            position = self._collect_cached(stop, end_offset)
             goes_on = True
             while goes_on:
                 position = self._collect_blocks(position, min(stop, end_offset))
@@ -198,15 +198,15 @@ class DispatchService:
             for derived in self._derived:
                 derived.forget()
         self.position = position
-        self._fresh.forget_below(position)
+        self._pending.forget_below(position)
         return more
 
-    def _collect_fresh(self, stop: int, end_offset: int) -> int:
+    def _collect_cached(self, stop: int, end_offset: int) -> int:
         """Collect from `position` on the records that need not be read in the log; returns where they end."""
-        fresh, collects, position = self._fresh, [derived.collect for derived in self._derived], self.position
-        fresh.forget_below(position)
-        while fresh and self._first.to_make_count < MAX_MADE_COUNT:
-            item = fresh[0]
+        cached, collects, position = self._pending, [derived.collect for derived in self._derived], self.position
+        cached.forget_below(position)
+        while cached and self._first.to_make_count < MAX_MADE_COUNT:
+            item = cached[0]
             start = item[0]
             if start > position or start >= stop:
                 break
@@ -214,21 +214,21 @@ class DispatchService:
                 count = item.count_to(stop, end_offset)
                 if not count:
                     break
-                item = fresh.take_part(item, count)
+                item = cached.take_part(item, count)
                 for derived in self._derived:
                     derived.collect_run(item)
             elif isinstance(item, DispatchedBlock):
                 room = MAX_MADE_COUNT - self._first.to_make_count
                 if start + item.size_bytes > end_offset or self._first.missing_count(item) > room:
                     break  # read in the log as far as it goes
-                fresh.take()
+                cached.take()
                 for derived in self._derived:
                     derived.collect_block(item)
             else:
                 if start + item[1] > end_offset:
                     break
-                fresh.popleft()
-                fresh.record_count -= 1
+                cached.popleft()
+                cached.record_count -= 1
                 for collect in collects:
                     collect(item)
             if item[6] > self.last_store_timestamp_ms:

@@ -7,7 +7,7 @@ from typing import NoReturn
 import pytest
 
 from rmqha.model.offset import PhyOffset
-from rmqha.store.queue import dispatch_cache as fresh
+from rmqha.store.queue import dispatch_cache
 from tests.store.support import bodies, commit_all, message, open_store, sim_disk
 
 
@@ -55,7 +55,7 @@ def test_what_was_read_in_the_log_is_not_kept() -> None:
     disk.crash(power_loss=False)
     store = open_store(disk)
     store.append(message(2), 2)
-    waiting = store._dispatch_service._fresh
+    waiting = store._dispatch_service._pending
     assert waiting.record_count == 1
     commit_all(store)
     assert bodies(store) == [b"body-1", b"body-2"]
@@ -86,7 +86,7 @@ def test_over_a_cut_the_bytes_of_another_master_decide() -> None:
 
 @pytest.mark.parametrize("max_count", [0, 1, 3])
 def test_what_was_given_up_is_read(monkeypatch: pytest.MonkeyPatch, max_count: int) -> None:
-    monkeypatch.setattr(fresh, "MAX_COUNT", max_count)
+    monkeypatch.setattr(dispatch_cache, "MAX_COUNT", max_count)
     store = open_store(sim_disk())
     for number in range(30):
         store.append(message(number, body=b"x" * 300 + b"%d" % number), number)
@@ -106,7 +106,7 @@ def test_a_batch_makes_few_queues_at_a_time(monkeypatch: pytest.MonkeyPatch, rea
     for number in range(10):
         store.append(message(number, queue_id=number), 1)
     if read:
-        store._offsets.fresh.clear()
+        store._offsets.dispatch_cache.clear()
     store.set_confirm_offset(store.max_phy_offset)
     made = []
     while store.dispatch(1 << 20):

@@ -17,7 +17,7 @@ from rmqha.store.log.record import NewMessage, encode
 from rmqha.store.queue import bulk
 from rmqha.store.queue import rebuild as rebuild_module
 from rmqha.store.queue.consume_queue import ConsumeQueues
-from rmqha.store.queue.dispatch_cache import FreshRecords
+from rmqha.store.queue.dispatch_cache import DispatchCache
 from rmqha.store.queue.dispatch_service import DispatchService
 from rmqha.store.queue.rebuild import rebuild
 from tests.store.support import HOST, SMALL, commit_all, message, open_store, sim_disk
@@ -110,7 +110,7 @@ def made(log: CommitLog, end_offset: int, *, in_bulk: bool) -> Made:
     disk, trace = sim_disk(), RecordingTracer()
     queues = ConsumeQueues(disk, QUEUE_FILE_BYTES, trace)
     queues.batch_topics = frozenset(["BATCH"])
-    result = Made(disk, DispatchService(log, [queues], FreshRecords(), trace), trace)
+    result = Made(disk, DispatchService(log, [queues], DispatchCache(), trace), trace)
     try:
         if in_bulk:
             rebuild(log, queues, result.service, end_offset)
@@ -163,7 +163,7 @@ def test_ordinary_records_need_no_dispatch(monkeypatch: pytest.MonkeyPatch) -> N
     log = log_of([Entry(message(number, queue_id=number % 3, properties=b"TAGS\1a\2"), 0) for number in range(200)])
     monkeypatch.setattr(DispatchService, "dispatch", lambda *given: pytest.fail("the plain way was taken"))
     queues = ConsumeQueues(sim_disk(), QUEUE_FILE_BYTES, RecordingTracer())
-    service = DispatchService(log, [queues], FreshRecords(), RecordingTracer())
+    service = DispatchService(log, [queues], DispatchCache(), RecordingTracer())
     rebuild(log, queues, service, log.end_offset)
     assert service.position == log.end_offset
     assert [queue.max_offset for queue in queues] == [67, 67, 66]
@@ -200,7 +200,7 @@ def test_a_slave_that_copies_dispatches_in_bulk_and_the_rest_one_by_one(monkeypa
     plain = made(log, log.end_offset, in_bulk=False)
     disk, positions = sim_disk(), [0]
     queues = ConsumeQueues(disk, QUEUE_FILE_BYTES, RecordingTracer())
-    slow = DispatchService(log, [queues], FreshRecords(), RecordingTracer())
+    slow = DispatchService(log, [queues], DispatchCache(), RecordingTracer())
     one_by_one: list[int] = []
     plain_way = slow.dispatch
 
@@ -227,7 +227,7 @@ def test_slices_that_are_small_are_never_made_in_bulk(monkeypatch: pytest.Monkey
     log = log_of([Entry(message(number, body=b"x" * 2000), 0) for number in range(700)])
     assert log.end_offset > bulk.BULK_BYTES
     queues = ConsumeQueues(sim_disk(), QUEUE_FILE_BYTES, RecordingTracer())
-    service = DispatchService(log, [queues], FreshRecords(), RecordingTracer())
+    service = DispatchService(log, [queues], DispatchCache(), RecordingTracer())
     while bulk.dispatch(log, queues, service, log.end_offset, bulk.BULK_BYTES // 2):
         pass
     assert service.position == log.end_offset

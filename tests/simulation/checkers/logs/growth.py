@@ -45,7 +45,7 @@ BOUNDS = {
     ".transactions._state._ended": MAX_REMEMBERED_COUNT,
     ".delay_offsets._states": MAX_STATES,
     ".pops.reader._known": MAX_KNOWN_COUNT,
-    "._dispatch_service._fresh": MAX_UNDISPATCHED_COUNT,  # while a confirm offset, or rot, stands in front
+    "._dispatch_service._pending": MAX_UNDISPATCHED_COUNT,  # while a confirm offset, or rot, stands in front
 }
 """Ends of paths that have a bound of their own."""
 ENTRY_BYTES = 20
