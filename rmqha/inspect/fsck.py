@@ -13,7 +13,7 @@ from enum import Enum
 from rmqha.inspect.finding import FindingKind, Findings, Severity, StoreFinding
 from rmqha.inspect.fsck_index import Indexes
 from rmqha.inspect.fsck_metadata import MetadataCheck
-from rmqha.inspect.fsck_queues import Judge, Queues
+from rmqha.inspect.fsck_queues import LogFacts, Queues
 from rmqha.inspect.log_reader import LogReader, Stop, StopReason
 from rmqha.inspect.store_inspection import LOCK_PATH, StoreInspection, inspect_store
 from rmqha.model.error import UsageError
@@ -96,13 +96,13 @@ class _Check:
     def run(self) -> Report:
         store, findings, report = self._store, self._findings, self.report
         store.log.judge(findings)
-        judge = Judge(store, self._reader, findings, self._limit)
-        queues = report.queues = Queues(store, judge)
+        facts = LogFacts(store, self._reader, findings, self._limit)
+        queues = report.queues = Queues(store, facts)
         index = Indexes(store, findings) if self._scope is Scope.EVERYTHING else None
-        self._walk(queues, index, judge)
-        judge.end = report.end_offset
+        self._walk(queues, index, facts)
+        facts.end = report.end_offset
         queues.finish()
-        for position, entry in sorted(judge.foreign.items()):
+        for position, entry in sorted(facts.foreign.items()):
             self._misplaced(position, f"another topic or queue than {entry} has it in", "queueId")
         if not store.live:
             self._tail()
@@ -121,7 +121,7 @@ class _Check:
         return report
 
     # --- the log ----------------------------------------------------------------------------------------------------
-    def _walk(self, queues: Queues, index: Indexes | None, judge: Judge) -> None:
+    def _walk(self, queues: Queues, index: Indexes | None, facts: LogFacts) -> None:
         """Every record, over damage in the middle. Sets the report's end."""
         reader, report = self._reader, self.report
         position, told = self._store.min_offset, 0
@@ -152,7 +152,7 @@ class _Check:
                 self._ended(stop)
                 break
             self._damaged(stop, resumed)
-            judge.bad_ranges.append((stop.position, resumed))
+            facts.bad_ranges.append((stop.position, resumed))
             if index is not None:
                 index.bad_ranges.append((stop.position, resumed))
             position = resumed

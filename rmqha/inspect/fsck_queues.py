@@ -138,71 +138,71 @@ class QueueCursor:
             behind = max(behind, offset + size)
             self.next += 1
 
-    def expect(self, number: int, unit: bytes, position: int, judge: Judge) -> None:
+    def expect(self, number: int, unit: bytes, position: int, facts: LogFacts) -> None:
         """Check that entry `number` is `unit`, that of the record at `position`."""
         if number > self.next:
-            self.unclaimed(number, judge)
+            self.unclaimed(number, facts)
         found = self.at(number)
-        if found == unit or (found and self._fits_otherwise(found, unit, judge)):
+        if found == unit or (found and self._fits_otherwise(found, unit, facts)):
             self.claimed += 1
         elif not any(found):
-            if judge.required(position):
-                judge.lacking.append((self, number, position))
-        elif HEAD.unpack_from(found.ljust(HEAD.size, b"\0"))[0] < judge.end or not judge.live:
-            self.report(judge.findings, number, f"{_shown(unit)} for the record at {position}", _shown(found))
+            if facts.required(position):
+                facts.lacking.append((self, number, position))
+        elif HEAD.unpack_from(found.ljust(HEAD.size, b"\0"))[0] < facts.end or not facts.live:
+            self.report(facts.findings, number, f"{_shown(unit)} for the record at {position}", _shown(found))
         self.next = max(self.next, number + 1)
 
-    def _fits_otherwise(self, found: bytes, unit: bytes, judge: Judge) -> bool:
+    def _fits_otherwise(self, found: bytes, unit: bytes, facts: LogFacts) -> bool:
         """True if the entry is of the same record and has another tagsCode for a good reason."""
         if found[:12] != unit[:12] or found[20:] != unit[20:]:
             return False
-        if judge.has_extension:
+        if facts.has_extension:
             return True
         if self.topic != SCHEDULE_TOPIC:
             return False
         # one queue is one delay level; the broker may have other levels than the default ones
-        delay_ms: int = struct.unpack_from(">q", found, 12)[0] - judge.stored_ms
+        delay_ms: int = struct.unpack_from(">q", found, 12)[0] - facts.stored_ms
         if self._delay_ms is None and delay_ms > 0 and delay_ms % 1000 == 0:
             self._delay_ms = delay_ms
         return delay_ms == self._delay_ms
 
-    def unclaimed(self, end_number: int, judge: Judge) -> None:
-        """Judge the entries from `next` to `end_number`, which no record has claimed, as far as files go."""
+    def unclaimed(self, end_number: int, facts: LogFacts) -> None:
+        """LogFacts the entries from `next` to `end_number`, which no record has claimed, as far as files go."""
         while self.next < end_number and (data := self.at(self.next)):
-            self._judge_unclaimed(self.next, data, judge)
+            self._judge_unclaimed(self.next, data, facts)
             self.next += 1
         self.next = max(self.next, end_number)
 
-    def _judge_unclaimed(self, number: int, data: bytes, judge: Judge) -> None:
+    def _judge_unclaimed(self, number: int, data: bytes, facts: LogFacts) -> None:
         if not any(data) or data[:UNIT_BYTES] == PREFILL:
             if self._unit == BATCH_UNIT_BYTES and any(data):
-                self.report(judge.findings, number, "an entry of a batch queue", _shown(data))
+                self.report(facts.findings, number, "an entry of a batch queue", _shown(data))
             return
         offset, size = HEAD.unpack_from(data.ljust(HEAD.size, b"\0"))
-        if judge.live and (offset >= judge.end or offset < judge.log_min):
+        if facts.live and (offset >= facts.end or offset < facts.log_min):
             return
-        if judge.excuses(offset) or (self.topic.startswith(LITE_PREFIX) and judge.is_record(offset, size)):
+        if facts.is_in_bad_range(offset) or (self.topic.startswith(LITE_PREFIX) and facts.is_record(offset, size)):
             self.claimed += 1
             return
-        if judge.is_record(offset, size):
+        if facts.is_record(offset, size):
             # the record's own fields say another queue: which of the two is right, no checksum tells
-            judge.foreign[offset] = f"entry {number} of {self.topic} in {self.files.directory}"
+            facts.foreign[offset] = f"entry {number} of {self.topic} in {self.files.directory}"
             self.claimed += 1
             return
-        if offset >= judge.end:
-            self.report(judge.findings, number, f"a record below the log's end {judge.end}", _shown(data))
+        if offset >= facts.end:
+            self.report(facts.findings, number, f"a record below the log's end {facts.end}", _shown(data))
         else:
-            self.report(judge.findings, number, f"a record of {self.topic} that says so", _shown(data))
+            self.report(facts.findings, number, f"a record of {self.topic} that says so", _shown(data))
 
-    def finish(self, judge: Judge) -> None:
-        """Judge the bytes behind the last claimed entry: entries of no record, bytes behind an unwritten entry."""
+    def finish(self, facts: LogFacts) -> None:
+        """LogFacts the bytes behind the last claimed entry: entries of no record, bytes behind an unwritten entry."""
         files, unit = self.files, self._unit
         unwritten: int | None = None
         for start in sorted(files.sizes):
             byte = max(self.next * unit, start)
             while data := files.read(byte, UNITS_AT_ONCE * unit) if byte >= start else b"":
                 if data.count(0) != len(data):
-                    unwritten = self._finish_window(byte // unit, data, unwritten, judge)
+                    unwritten = self._finish_window(byte // unit, data, unwritten, facts)
                 elif unwritten is None:
                     unwritten = byte // unit
                 byte += len(data)
@@ -210,20 +210,20 @@ class QueueCursor:
                     break
         files.close()
 
-    def _finish_window(self, number: int, data: bytes, unwritten: int | None, judge: Judge) -> int | None:
+    def _finish_window(self, number: int, data: bytes, unwritten: int | None, facts: LogFacts) -> int | None:
         for index in range(0, len(data), self._unit):
             unit = data[index : index + self._unit]
             if unit.count(0) == len(unit):
                 unwritten = number if unwritten is None else unwritten
-            elif unwritten is not None and not judge.live:
-                self.report(judge.findings, number, f"zeros, as entry {unwritten} is unwritten", _shown(unit))
+            elif unwritten is not None and not facts.live:
+                self.report(facts.findings, number, f"zeros, as entry {unwritten} is unwritten", _shown(unit))
             else:
-                self._judge_unclaimed(number, unit, judge)
+                self._judge_unclaimed(number, unit, facts)
             number += 1
         return unwritten
 
 
-class Judge:
+class LogFacts:
     """Facts of the log by which a queue's entries are judged."""
 
     def __init__(self, store: StoreInspection, reader: LogReader, findings: Findings, end: int) -> None:
@@ -248,7 +248,7 @@ class Judge:
         """True if the record there must have its entry already."""
         return position < self._required_end
 
-    def excuses(self, offset: int) -> bool:
+    def is_in_bad_range(self, offset: int) -> bool:
         return any(start <= offset < end for start, end in self.bad_ranges)
 
     def is_record(self, offset: int, size: int) -> bool:
@@ -263,8 +263,8 @@ class Judge:
 class Queues:
     """All queues of the store. Raises OSError from the disk."""
 
-    def __init__(self, store: StoreInspection, judge: Judge) -> None:
-        self._judge = judge
+    def __init__(self, store: StoreInspection, facts: LogFacts) -> None:
+        self._judge = facts
         self._codec = UnitCodec()
         self._live = store.live
         self.batch, self._known = batch_topics(store.disk)
@@ -276,7 +276,7 @@ class Queues:
         for directory, topic, queue_id, unit_bytes in queue_directories(store.disk):
             name = topic.encode("utf-8", "surrogateescape")
             if (unit_bytes == BATCH_UNIT_BYTES) != (name in self.batch):
-                judge.findings.note(directory, "not used: the topic's queues have another form")
+                facts.findings.note(directory, "not used: the topic's queues have another form")
                 continue
             self._open(store.disk, directory, name, queue_id, unit_bytes)
         self._judge_files()
@@ -337,8 +337,8 @@ class Queues:
             self._without_queue(topic, queue_id, position)
             return ""
         properties = bytes(view[parts[8] : parts[8] + parts[9]])
-        judge = self._judge
-        judge.stored_ms = parts[10]
+        facts = self._judge
+        facts.stored_ms = parts[10]
         if topic in self.batch:
             unit = self._codec.batch_unit(position, parts, topic, properties)
             self._expect_batch(cursor, unit, position)
@@ -354,7 +354,7 @@ class Queues:
                 return f"queueOffset {queue_offset} where {cursor.next} comes next"
         elif queue_offset > cursor.next + MAX_GAP_COUNT:
             return f"queueOffset {queue_offset} where {cursor.next} comes next"
-        cursor.expect(queue_offset, self._codec.unit(position, parts, topic, properties), position, judge)
+        cursor.expect(queue_offset, self._codec.unit(position, parts, topic, properties), position, facts)
         return ""
 
     def _expect_batch(self, cursor: QueueCursor, unit: bytes, position: int) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from rmqha.inspect.fsck_backup import RepairBackup
 from rmqha.inspect.fsck_queues import MAX_GAP_COUNT, QueueKey, Queues, UnitCodec
-from rmqha.inspect.fsck_save import Saver
 from rmqha.inspect.log_reader import LogReader, StopReason
 from rmqha.inspect.store_inspection import BATCH_UNIT_BYTES, PREFILL, QueueFiles, StoreInspection
 from rmqha.port import Disk
@@ -64,7 +64,12 @@ class QueueWriter:
 
 
 def rebuild_queues(
-    disk: Disk, saver: Saver, store: StoreInspection, queues: Queues, end_offset: int, file_size_bytes: int | None
+    disk: Disk,
+    backup: RepairBackup,
+    store: StoreInspection,
+    queues: Queues,
+    end_offset: int,
+    file_size_bytes: int | None,
 ) -> list[str]:
     """Make the damaged queues anew for the records below `end_offset`. Returns their directories."""
     writers: dict[QueueKey, QueueWriter] = {}
@@ -73,7 +78,7 @@ def rebuild_queues(
         size = file_size_bytes or queues.file_sizes[unit_bytes]
         if size < unit_bytes or size % unit_bytes:
             size = DEFAULT_UNITS * unit_bytes
-        writer = writers[key] = QueueWriter(disk, f"{saver.directory}/new/{directory}", unit_bytes, size)
+        writer = writers[key] = QueueWriter(disk, f"{backup.directory}/new/{directory}", unit_bytes, size)
         floors[key] = floor
         if unit_bytes == BATCH_UNIT_BYTES and floor:
             _keep_expired(store, directory, writer, floor)
@@ -82,7 +87,7 @@ def rebuild_queues(
     for directory, key, _, _ in list(queues.damaged()):
         writers[key].finish(floors[key])
         if disk.exists(directory):
-            saver.move(directory)
+            backup.move(directory)
         with disk_errors(disk, directory, "put the new queue in its place"):
             disk.rename(writers[key].directory, directory)
         done.append(directory)

@@ -1,4 +1,4 @@
-"""Control plane: repair of findings that need no choice. All bytes that it changes are saved first (`fsck_save`).
+"""Control plane: repair of findings that need no choice. All bytes that it changes are saved first (`fsck_backup`).
 
 Order: the log first, then a second check, then what is derived from the log and the small files, then a last check. A
 finding that needs a choice (a bad record with good ones behind it, the highest epoch, an identity) stays.
@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from rmqha.inspect.finding import FindingKind, StoreFinding
 from rmqha.inspect.fsck import Report, check
+from rmqha.inspect.fsck_backup import RepairBackup
 from rmqha.inspect.fsck_index import DIRECTORY as INDEX_DIRECTORY
 from rmqha.inspect.fsck_metadata import table_error
 from rmqha.inspect.fsck_rebuild import rebuild_queues
-from rmqha.inspect.fsck_save import Saver
 from rmqha.inspect.log_reader import LogPiece, LogReader
 from rmqha.inspect.store_inspection import EPOCHS_LIMIT_BYTES, LOCK_PATH, StoreInspection, size_of
 from rmqha.model.epoch import EpochHistory
@@ -33,8 +33,8 @@ ZEROS = bytes(1 << 20)
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
-    """Choices that only the operator can make."""
+class RepairOptions:
+    """Options that only the operator can make."""
 
     cut_at: int | None = None
     """Physical offset from which the log is dropped."""
@@ -55,7 +55,7 @@ class RepairOutcome:
     directory: str = ""
 
 
-def repair(disk: Disk, reader: ReadDisk, choices: Choices) -> RepairOutcome:
+def repair(disk: Disk, reader: ReadDisk, choices: RepairOptions) -> RepairOutcome:
     """Lock the store, check it, mend it, check it again. UsageError for a store in use and for a choice that does not
     fit, with nothing changed; StoreError if the disk fails on the way: what was saved stays."""
     before = check(reader)
@@ -79,11 +79,11 @@ def _may_be_cut(report: Report) -> bool:
 
 
 class _Repair:
-    def __init__(self, disk: Disk, reader: ReadDisk, choices: Choices) -> None:
+    def __init__(self, disk: Disk, reader: ReadDisk, choices: RepairOptions) -> None:
         self._disk = disk
         self._reader = reader
         self._choices = choices
-        self._saver = Saver(disk, reader)
+        self._backup = RepairBackup(disk, reader)
         self._actions: list[str] = []
 
     def run(self, before: Report) -> RepairOutcome:
@@ -105,7 +105,7 @@ class _Repair:
             self._repair_finding(finding, report)
         self._repair_derived(report)
         after = self._check()
-        return RepairOutcome(before, after, self._actions, self._saver.directory if self._saver.entries else "")
+        return RepairOutcome(before, after, self._actions, self._backup.directory if self._backup.entries else "")
 
     def _check(self) -> Report:
         return check(self._reader, locked_by_us=True)
@@ -177,7 +177,7 @@ class _Repair:
         if end < store.committed_end:
             self._mark_unclean(f"the log was cut to {end}, below its committed end {store.committed_end}")
         for piece in reversed(moved):
-            self._saver.move(piece.path)
+            self._backup.move(piece.path)
             self._actions.append(f"{piece.path}, behind the log's end {end}, was set aside")
         for piece in files:
             if piece in moved or piece in behind:
@@ -189,7 +189,7 @@ class _Repair:
         """Zero the bytes of a file from `at` on, and make its size `wanted`."""
         path = piece.path
         if piece.size_bytes > wanted:
-            self._saver.copy(path, wanted)
+            self._backup.copy(path, wanted)
             with disk_errors(self._disk, path, "cut it"):
                 file = self._disk.open_append(path)
                 file.truncate(wanted)
@@ -199,7 +199,7 @@ class _Repair:
         rest = LogPiece(path, piece.start_offset, min(piece.size_bytes, wanted))
         used = LogReader(self._reader, (rest,)).used_end(rest, at) if at < rest.size_bytes else at
         if used > at:
-            self._saver.copy(path, at, used - at)
+            self._backup.copy(path, at, used - at)
             with disk_errors(self._disk, path, "zero its end"):
                 region = self._disk.map(path, rest.size_bytes)
                 for position in range(at, used, len(ZEROS)):
@@ -215,7 +215,7 @@ class _Repair:
         it may be one."""
         boot_id, failed = "", False
         if self._disk.exists(BOOT_PATH):
-            self._saver.copy(BOOT_PATH)
+            self._backup.copy(BOOT_PATH)
             try:
                 fields = sidecar.decode(self._disk.read(BOOT_PATH), place(self._disk, BOOT_PATH))
                 boot_id, failed = str(fields.get("boot_id", "")), fields.get("failed") is True
@@ -248,14 +248,14 @@ class _Repair:
         if self._disk.exists(path):
             if self._disk.read(path) == data:
                 return
-            self._saver.copy(path)
+            self._backup.copy(path)
         with disk_errors(self._disk, path, "write the file"):
             self._disk.write_atomic(path, data)
         self._actions.append(f"{path} {action}")
 
     def _aside(self, finding: StoreFinding, report: Report) -> None:
         if self._disk.exists(finding.path):
-            self._saver.move(finding.path)
+            self._backup.move(finding.path)
             self._actions.append(f"{finding.path} was set aside")
 
     def _checkpoint(self, finding: StoreFinding, report: Report) -> None:
@@ -320,9 +320,9 @@ class _Repair:
         self._write(epoch_file.BACKUP_PATH, data, "holds the same as the file from now on")
         self._write(epoch_file.PATH, data, origin)
         if self._disk.exists(epoch_file.CHECKSUM_PATH):
-            self._saver.move(epoch_file.CHECKSUM_PATH)
+            self._backup.move(epoch_file.CHECKSUM_PATH)
         if self._disk.exists(epoch_file.COPY_PATH):
-            self._saver.move(epoch_file.COPY_PATH)  # the next start makes it anew
+            self._backup.move(epoch_file.COPY_PATH)  # the next start makes it anew
 
     def _epoch_backup(self, finding: StoreFinding, report: Report) -> None:
         history = self._parsed(epoch_file.PATH)
@@ -364,7 +364,7 @@ class _Repair:
                 confirmed = max(store.progress_offset or 0, store.covered_offset)
             end = min(confirmed, report.end_offset)
             size = self._choices.queue_file_size_bytes
-            for directory in rebuild_queues(self._disk, self._saver, store, queues, end, size):
+            for directory in rebuild_queues(self._disk, self._backup, store, queues, end, size):
                 self._actions.append(f"{directory} was made anew from the log")
             if size is None and not any(queues.file_sizes.values()):
                 self._actions.append(
@@ -372,5 +372,5 @@ class _Repair:
                     " if mappedFileSizeConsumeQueue is another, say --queue-file-size"
                 )
         if report.index_damaged:
-            self._saver.move(INDEX_DIRECTORY)
+            self._backup.move(INDEX_DIRECTORY)
             self._actions.append(f"{INDEX_DIRECTORY} was set aside: the next start makes it anew from the log")

@@ -12,8 +12,8 @@ from rmqha.store.log.record import BadRecordError, Located, Record, decode, loca
 
 
 @dataclass(frozen=True, slots=True)
-class RecordChoice:
-    """A choice of records: physical offsets [start, end), store times [since, until)."""
+class RecordQuery:
+    """A query for records: physical offsets [start, end), store times [since, until)."""
 
     topic: str | None = None
     queue_id: int | None = None
@@ -25,12 +25,12 @@ class RecordChoice:
     """True: include whole records behind the committed end."""
 
 
-def entries(store: StoreInspection, choice: RecordChoice, check: Check = verify) -> Iterator[tuple[Entry, Located]]:
+def entries(store: StoreInspection, query: RecordQuery, check: Check = verify) -> Iterator[tuple[Entry, Located]]:
     """The chosen records in log order, blank ones left out. Raises StoreError at the first bytes below the committed
     end that are no whole record, after the records before them."""
     reader = store.reader()
     try:
-        yield from _entries(store, reader, choice, check)
+        yield from _entries(store, reader, query, check)
     except OSError as error:
         raise StoreError(f"{store.disk.label} cannot be read: {error.strerror or error}; check the disk") from None
     finally:
@@ -38,39 +38,39 @@ def entries(store: StoreInspection, choice: RecordChoice, check: Check = verify)
 
 
 def _entries(
-    store: StoreInspection, reader: LogReader, choice: RecordChoice, check: Check
+    store: StoreInspection, reader: LogReader, query: RecordQuery, check: Check
 ) -> Iterator[tuple[Entry, Located]]:
-    limit = reader.max_offset if choice.uncommitted else store.committed_end
-    end = limit if choice.end is None else min(limit, choice.end)
-    topic = choice.topic.encode() if choice.topic is not None else None
-    first = _first_file(reader, choice)
+    limit = reader.max_offset if query.uncommitted else store.committed_end
+    end = limit if query.end is None else min(limit, query.end)
+    topic = query.topic.encode() if query.topic is not None else None
+    first = _first_file(reader, query)
     for entry in reader.records(first.start_offset if first is not None else 0, limit, check):
         position, view, _, parts = entry
         if position >= end:
             return
-        if parts is None or position < choice.start:
+        if parts is None or position < query.start:
             continue
         if topic is not None and view[parts[6] : parts[6] + parts[7]] != topic:
             continue
-        if choice.queue_id is not None and parts[2] != choice.queue_id:
+        if query.queue_id is not None and parts[2] != query.queue_id:
             continue
-        if choice.since_ms is not None and parts[10] < choice.since_ms:
+        if query.since_ms is not None and parts[10] < query.since_ms:
             continue
-        if choice.until_ms is not None and parts[10] >= choice.until_ms:
+        if query.until_ms is not None and parts[10] >= query.until_ms:
             continue
         yield entry, parts
     require_sound_end(store, reader.stop)
 
 
-def _first_file(reader: LogReader, choice: RecordChoice) -> LogPiece | None:
+def _first_file(reader: LogReader, query: RecordQuery) -> LogPiece | None:
     """The first file that may hold a chosen record: store times rise, and so do offsets."""
     chosen: LogPiece | None = reader.files[0] if reader.files else None
     for piece in reader.files[1:]:
-        if piece.start_offset > choice.start:
-            if choice.since_ms is None:
+        if piece.start_offset > query.start:
+            if query.since_ms is None:
                 break
             stored_ms = _first_stored_ms(reader, piece)
-            if stored_ms is None or stored_ms >= choice.since_ms:
+            if stored_ms is None or stored_ms >= query.since_ms:
                 break
         chosen = piece
     return chosen
@@ -102,7 +102,7 @@ def record_of(entry: Entry, parts: Located) -> Record:
 
 
 @dataclass(slots=True)
-class Sum:
+class RecordTotals:
     """Sums over some records: their number and bytes, and the bounds of their queue offsets and store times."""
 
     count: int = 0
@@ -127,21 +127,21 @@ class Sum:
 
 
 @dataclass(slots=True)
-class FileSum:
+class FileTotals:
     """Sums over one file of the log. `used_bytes` ends behind the last record or blank record."""
 
     piece: LogPiece
-    records: Sum = field(default_factory=Sum)
+    records: RecordTotals = field(default_factory=RecordTotals)
     used_bytes: int = 0
     problem: str = ""
 
 
-def file_sums(store: StoreInspection) -> list[FileSum]:
+def file_totals(store: StoreInspection) -> list[FileTotals]:
     """Sums of each file by itself, over whole records only, CRC not checked: one bad file does not hide the others.
     Records behind the committed end count too. Raises OSError."""
     sums = []
     for piece in store.log.files:
-        made = FileSum(piece)
+        made = FileTotals(piece)
         reader = LogReader(store.disk, (piece,))
         for position, _, _, parts in reader.records(piece.start_offset, piece.end_offset, locate):
             if parts is None:
@@ -159,13 +159,13 @@ def file_sums(store: StoreInspection) -> list[FileSum]:
     return sums
 
 
-def queue_sums(store: StoreInspection, choice: RecordChoice) -> dict[tuple[str, int], Sum]:
+def queue_totals(store: StoreInspection, query: RecordQuery) -> dict[tuple[str, int], RecordTotals]:
     """Sums by topic and queue, sorted. Raises StoreError as `entries` does."""
-    found: dict[tuple[bytes, int], Sum] = {}
-    for (_, view, _, _), parts in entries(store, choice, locate):
+    found: dict[tuple[bytes, int], RecordTotals] = {}
+    for (_, view, _, _), parts in entries(store, query, locate):
         key = (bytes(view[parts[6] : parts[6] + parts[7]]), parts[2])
         made = found.get(key)
         if made is None:
-            made = found[key] = Sum()
+            made = found[key] = RecordTotals()
         made.add(parts)
     return {(topic.decode("utf-8", "replace"), queue_id): found[topic, queue_id] for topic, queue_id in sorted(found)}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rmqha.host.disk import HostDisk
 from rmqha.host.read_disk import HostReadDisk
 from rmqha.inspect.finding import FindingKind, Severity
-from rmqha.inspect.fsck_repair import Choices, repair
+from rmqha.inspect.fsck_repair import RepairOptions, repair
 from rmqha.model.error import StoreError, UsageError
 from rmqha.store.log.record import BLANK, MAGIC_BLANK
 from rmqha.store.store import Store
@@ -178,7 +178,7 @@ def test_a_bad_record_with_good_ones_behind_it_is_not_cut_without_a_choice(own: 
     assert f"--cut-at {at}" in fault.advice
     outcome = mend(own)
     assert (outcome.actions, contents(own)) == ([], damaged)
-    outcome = mend(own, Choices(cut_at=at))
+    outcome = mend(own, RepairOptions(cut_at=at))
     assert outcome.after.faults == []
     assert records(own) == {place: data for place, data in before.items() if place < at}
     assert unsaved_changes(own, damaged) == []
@@ -191,13 +191,13 @@ def test_a_bad_record_with_good_ones_behind_it_is_not_cut_without_a_choice(own: 
 def test_a_cut_must_be_asked_for_at_a_record_and_not_behind_damage(own: Path) -> None:
     places = sorted(records(own))
     with pytest.raises(UsageError, match="nothing has to be cut"):
-        mend(own, Choices(cut_at=places[3]))
+        mend(own, RepairOptions(cut_at=places[3]))
     change(own, LOG, places[10] + 90, b"\xee\xee")
     before = contents(own)
     with pytest.raises(UsageError, match="is no record's start"):
-        mend(own, Choices(cut_at=places[3] + 1))
+        mend(own, RepairOptions(cut_at=places[3] + 1))
     with pytest.raises(UsageError, match="first damage at"):
-        mend(own, Choices(cut_at=places[12]))
+        mend(own, RepairOptions(cut_at=places[12]))
     assert contents(own) == before
 
 
@@ -230,7 +230,7 @@ def test_a_hole_in_the_run_is_damage(own: Path) -> None:
     (own / "commitlog" / f"{16384:020}").unlink()
     kinds = {(fault.kind, fault.path) for fault in fsck(own).faults}
     assert (FindingKind.LOG_DAMAGE, LOG) in kinds
-    outcome = mend(own, Choices(cut_at=16384))
+    outcome = mend(own, RepairOptions(cut_at=16384))
     assert left(outcome.after) == []
     assert outcome.after.end_offset == 16384
 
@@ -280,7 +280,7 @@ def test_a_damaged_queue_is_made_anew_from_the_log(own: Path, damage: Callable[[
     assert all(
         fault.path.startswith("consumequeue/T/") or fault.path.startswith("consumequeue/Other/") for fault in faults
     )
-    assert mend(own, Choices(queue_file_size_bytes=400)).after.faults == []
+    assert mend(own, RepairOptions(queue_file_size_bytes=400)).after.faults == []
     now = {path: data for path, data in contents(own).items() if path.startswith("consumequeue/")}
     assert now == queues
     assert unsaved_changes(own, before) == []
@@ -371,7 +371,7 @@ def test_queue_ids_without_quotes_are_found_and_quoted(own: Path) -> None:
 def test_the_highest_epoch_needs_the_operators_word(own: Path) -> None:
     (own / "rmqha.highestEpoch").write_bytes(b"?")
     assert [fault.kind for fault in mend(own).after.faults] == [FindingKind.HIGHEST_EPOCH]
-    assert mend(own, Choices(highest_epoch=7)).after.faults == []
+    assert mend(own, RepairOptions(highest_epoch=7)).after.faults == []
 
 
 def test_a_disk_that_fails_at_any_step_of_a_repair_loses_nothing(own: Path, tmp_path: Path) -> None:
@@ -483,7 +483,7 @@ def applied(old: bytes, damage: tuple[str, int, int]) -> bytes:
     return bytes(content)
 
 
-def examine(source: Path, path: str, new: bytes, choices: Choices) -> None:
+def examine(source: Path, path: str, new: bytes, choices: RepairOptions) -> None:
     old = (source / path).read_bytes()
     with tempfile.TemporaryDirectory() as temporary:
         root = shutil.copytree(source, Path(temporary) / "store")
@@ -530,7 +530,7 @@ def test_any_byte_string_as_any_file_is_found_and_mended(pristine: Path, data: s
 def test_any_damage_to_a_store_of_rocketmq_is_found_and_mended(golden: Path, data: st.DataObject) -> None:
     source = golden / "propcrc"
     path = data.draw(st.sampled_from(sorted(contents(source))))
-    choices = Choices(file_size_bytes=16384, queue_file_size_bytes=200)
+    choices = RepairOptions(file_size_bytes=16384, queue_file_size_bytes=200)
     examine(source, path, applied((source / path).read_bytes(), data.draw(DAMAGE)), choices)
 
 
@@ -543,6 +543,6 @@ def test_a_store_of_rocketmq_whose_newest_record_has_no_entry_is_sound(golden: P
         if at is not None:
             new = old[:at] + bytes(20) + old[at + 20 :]
             assert not meaningful(path, old, new, records(source))
-            examine(source, path, new, Choices(file_size_bytes=16384, queue_file_size_bytes=200))
+            examine(source, path, new, RepairOptions(file_size_bytes=16384, queue_file_size_bytes=200))
             return
     raise AssertionError("no queue has the newest record")

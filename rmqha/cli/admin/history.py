@@ -49,7 +49,7 @@ def paragraph(story: ElectionStory) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class EventFilter:
     """Filter of the events to show. An event needs one of `nodes`, and a name that matches one of `patterns`; () passes
     all."""
 
@@ -65,7 +65,7 @@ class Choice:
         return named and event.at_ms >= (self.since_ms or 0) and (not self.nodes or event.node in self.nodes)
 
 
-def none_words(told: Sequence[HistoryEvent]) -> str:
+def none_text(told: Sequence[HistoryEvent]) -> str:
     """The sentence on a choice that no event of those `told` passes."""
     if not told:
         return "no event is known"
@@ -123,7 +123,7 @@ def history(
             raise UsageError("--elections tells whole elections; leave -f, --node and --event out")
         _tell_elections(state, output, since, last)
         return
-    choice, follower = Choice(since, nodes, patterns), EventFollower()
+    choice, follower = EventFilter(since, nodes, patterns), EventFollower()
     events, silent = ask_by(collect, state)
     told_nothing = len(silent) == len(state.nodes)
     chosen = choice.of(follower.new_of(events))
@@ -133,7 +133,7 @@ def history(
     else:
         _print(shown, output)
         if not shown and not follow and not told_nothing:
-            click.echo(f"rmqha: {none_words(events)}", err=True)
+            click.echo(f"rmqha: {none_text(events)}", err=True)
     for name, reason in sorted(silent.items()):
         click.echo(f"{name}: {reason}", err=True)
     while follow and not told_nothing:

@@ -140,10 +140,10 @@ def _repairable(state: ClusterState, node: str) -> RefusedFork:
 def _records(store: Path, point: int) -> Iterator[Record]:
     """Records of the log from `point` on, committed or not."""
     from rmqha.host.read_disk import HostReadDisk
-    from rmqha.inspect.log_query import RecordChoice, entries, record_of
+    from rmqha.inspect.log_query import RecordQuery, entries, record_of
     from rmqha.inspect.store_inspection import inspect_store
 
-    for entry, parts in entries(inspect_store(HostReadDisk(store)), RecordChoice(start=point, uncommitted=True)):
+    for entry, parts in entries(inspect_store(HostReadDisk(store)), RecordQuery(start=point, uncommitted=True)):
         yield record_of(entry, parts)
 
 

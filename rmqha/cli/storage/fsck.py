@@ -15,7 +15,7 @@ from rmqha.host.disk import HostDisk
 from rmqha.host.read_disk import HostReadDisk
 from rmqha.inspect.finding import StoreFinding
 from rmqha.inspect.fsck import Report, check
-from rmqha.inspect.fsck_repair import Choices, RepairOutcome, repair
+from rmqha.inspect.fsck_repair import RepairOptions, RepairOutcome, repair
 from rmqha.model.error import UsageError
 
 
@@ -56,8 +56,8 @@ def fsck(
 
     Example: rmqha fsck data/broker-a-1; rmqha fsck data/broker-a-1 --repair
     """
-    choices = Choices(cut_at, file_size, queue_file_size, highest_epoch)
-    if not do_repair and choices != Choices():
+    choices = RepairOptions(cut_at, file_size, queue_file_size, highest_epoch)
+    if not do_repair and choices != RepairOptions():
         raise UsageError("--cut-at, --file-size, --queue-file-size and --highest-epoch belong to --repair")
     reader = HostReadDisk(directory)
     if do_repair:

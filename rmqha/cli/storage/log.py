@@ -22,7 +22,7 @@ from rmqha.cli.storage.log_sync import sync
 from rmqha.host.read_disk import HostReadDisk
 from rmqha.inspect.finding import Severity
 from rmqha.inspect.fsck import Progress, Scope, check
-from rmqha.inspect.log_query import RecordChoice, Sum, entries, file_sums, queue_sums, record_of
+from rmqha.inspect.log_query import RecordQuery, RecordTotals, entries, file_totals, queue_totals, record_of
 from rmqha.inspect.store_inspection import EPOCHS_LIMIT_BYTES, StoreInspection, inspect_store
 from rmqha.inspect.timer_inspection import TimerInspection, inspect_timers
 from rmqha.model.error import StoreError, UsageError
@@ -55,7 +55,7 @@ def directory_argument(command: F) -> F:
     return click.argument("directory", type=click.Path(path_type=Path), metavar="DIR")(command)
 
 
-def choice_options(command: F) -> F:
+def query_options(command: F) -> F:
     """Add the options that choose records: the command gets topic, queue, start, end, since, until, uncommitted."""
     for option in (
         click.option("--uncommitted", is_flag=True, help="Also what is behind the committed end."),
@@ -80,8 +80,8 @@ def body_option(command: F) -> F:
     )(command)  # fmt: skip
 
 
-def _choice(options: dict[str, Any]) -> RecordChoice:
-    return RecordChoice(
+def _query(options: dict[str, Any]) -> RecordQuery:
+    return RecordQuery(
         options["topic"], options["queue"], options["start"], options["end"], options["since"], options["until"],
         options["uncommitted"],
     )  # fmt: skip
@@ -126,7 +126,7 @@ def ls_command(directory: Path, output: str) -> None:
     """
     store = inspect_store(HostReadDisk(directory))
     try:
-        sums = file_sums(store)
+        sums = file_totals(store)
     except OSError as error:
         raise StoreError(f"{directory} cannot be read: {error.strerror or error}; check the disk") from None
     if output == "json":
@@ -165,7 +165,7 @@ def ls_command(directory: Path, output: str) -> None:
 
 @log.command("stat")
 @directory_argument
-@choice_options
+@query_options
 @output_option
 def stat_command(directory: Path, output: str, **options: Any) -> None:
     """Count records and bytes by topic and queue, and tell how far timer messages are delivered.
@@ -173,8 +173,8 @@ def stat_command(directory: Path, output: str, **options: Any) -> None:
     Example: rmqha log stat data/broker-a-1 --since 2026-11-21T14:00:00
     """
     store = inspect_store(HostReadDisk(directory))
-    sums = queue_sums(store, _choice(options))
-    total = Sum()
+    sums = queue_totals(store, _query(options))
+    total = RecordTotals()
     for item in sums.values():
         total.count += item.count
         total.size_bytes += item.size_bytes
@@ -182,7 +182,7 @@ def stat_command(directory: Path, output: str, **options: Any) -> None:
     if output == "json":
         echo_json({
             "queues": [
-                {"topic": topic, "queueId": queue_id, **_sum_json(item)} for (topic, queue_id), item in sums.items()
+                {"topic": topic, "queueId": queue_id, **_totals_json(item)} for (topic, queue_id), item in sums.items()
             ],
             "records": total.count,
             "bytes": total.size_bytes,
@@ -237,7 +237,7 @@ def _shortened(topic: str) -> str:
     return topic if len(topic) <= 24 else topic[:11] + "…" + topic[-12:]
 
 
-def _sum_json(item: Sum) -> dict[str, Any]:
+def _totals_json(item: RecordTotals) -> dict[str, Any]:
     return {
         "records": item.count, "bytes": item.size_bytes,
         "minQueueOffset": item.min_queue_offset, "maxQueueOffset": item.max_queue_offset,
@@ -257,7 +257,7 @@ def _epochs(store: StoreInspection) -> list[tuple[int, int]]:
 
 
 def _records(store: StoreInspection, options: dict[str, Any]) -> Iterator[Record]:
-    for entry, parts in entries(store, _choice(options)):
+    for entry, parts in entries(store, _query(options)):
         yield record_of(entry, parts)
 
 
@@ -277,7 +277,7 @@ def _print(records: Iterator[Record], output: str, body: str, limit: int | None)
 
 @log.command("cat")
 @directory_argument
-@choice_options
+@query_options
 @click.option("--limit", type=click.IntRange(0), metavar="N", help="At most N records.")
 @body_option
 @output_option
@@ -300,7 +300,7 @@ def cat_command(directory: Path, limit: int | None, body: str, output: str, **op
 @click.option("--key", metavar="K", help="Exactly this key or message id, instead of PATTERN.")
 @click.option("-F", "--fixed", is_flag=True, help="PATTERN is text, no regular expression.")
 @click.option("-i", "--ignore-case", is_flag=True, help="Upper and lower case are the same.")
-@choice_options
+@query_options
 @click.option("--limit", type=click.IntRange(0), metavar="N", help="At most N records.")
 @body_option
 @output_option
@@ -360,7 +360,7 @@ def _matches(record: Record, wanted: Pattern) -> bool:
 @click.argument("target", type=click.Path(path_type=Path), metavar="FILE")
 @click.option("--format", "kind", type=click.Choice(["jsonl", "parquet"]), help="Default: by the name of FILE.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
-@choice_options
+@query_options
 @body_option
 def export_command(directory: Path, target: Path, kind: str | None, force: bool, body: str, **options: Any) -> None:
     """Write the records to FILE, as JSON lines (as `log cat -o json` prints) or as Parquet (needs pyarrow).

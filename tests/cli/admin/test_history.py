@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqha.cli.admin.history import Choice, EventFollower, line, none_words
+from rmqha.cli.admin.history import EventFilter, EventFollower, line, none_text
 from rmqha.wire.state.history import HistoryEvent
 
 EVENT = st.builds(
@@ -26,23 +26,23 @@ EVENTS = [
 @pytest.mark.parametrize(
     ("choice", "shown"),
     [
-        (Choice(), [1, 2, 3]),
-        (Choice(2_000), [2, 3]),
-        (Choice(nodes=("ctl-1",)), [2, 3]),
-        (Choice(patterns=("master_*",)), [2, 3]),
-        (Choice(patterns=("master_dead", "role_*")), [1, 2]),
-        (Choice(3_000, ("broker-a-1",)), []),
+        (EventFilter(), [1, 2, 3]),
+        (EventFilter(2_000), [2, 3]),
+        (EventFilter(nodes=("ctl-1",)), [2, 3]),
+        (EventFilter(patterns=("master_*",)), [2, 3]),
+        (EventFilter(patterns=("master_dead", "role_*")), [1, 2]),
+        (EventFilter(3_000, ("broker-a-1",)), []),
     ],
 )
-def test_events_are_chosen_by_time_node_and_name(choice: Choice, shown: list[int]) -> None:
+def test_events_are_chosen_by_time_node_and_name(choice: EventFilter, shown: list[int]) -> None:
     assert [event.at_ms // 1_000 for event in choice.of(EVENTS)] == shown
 
 
 def test_a_choice_without_an_event_is_a_sentence_with_the_names_that_there_are() -> None:
-    assert none_words(EVENTS) == (
+    assert none_text(EVENTS) == (
         "no event matches; 3 others are known, with the names master_dead, master_elected, role_changed"
     )
-    assert none_words([]) == "no event is known"
+    assert none_text([]) == "no event is known"
 
 
 @given(told=st.lists(EVENT, unique_by=lambda event: event.get("number")), data=st.data())

@@ -12,7 +12,7 @@ from rmqha.host.disk import HostDisk
 from rmqha.host.read_disk import HostReadDisk
 from rmqha.inspect.finding import FindingKind, StoreFinding
 from rmqha.inspect.fsck import Report, check
-from rmqha.inspect.fsck_repair import Choices, RepairOutcome, repair
+from rmqha.inspect.fsck_repair import RepairOptions, RepairOutcome, repair
 from rmqha.inspect.store_inspection import inspect_store
 from rmqha.model.offset import Buffer, Epoch
 from rmqha.port import AppendFile, MappedRegion
@@ -28,8 +28,8 @@ OWN = StoreConfig(
     max_hash_slot_num=50,
     max_index_num=80,
 )
-OWN_CHOICES = Choices(file_size_bytes=16384, queue_file_size_bytes=400, highest_epoch=7)
-NO_CHOICES = Choices()
+OWN_CHOICES = RepairOptions(file_size_bytes=16384, queue_file_size_bytes=400, highest_epoch=7)
+NO_CHOICES = RepairOptions()
 NEEDS_AN_OPERATOR = (FindingKind.IDENTITY, FindingKind.CONFIG)
 """What no repair can know."""
 
@@ -88,7 +88,7 @@ def fsck(root: Path) -> Report:
     return check(HostReadDisk(root))
 
 
-def mend(root: Path, choices: Choices = NO_CHOICES) -> RepairOutcome:
+def mend(root: Path, choices: RepairOptions = NO_CHOICES) -> RepairOutcome:
     return repair(HostDisk(root), HostReadDisk(root), choices)
 
 
@@ -125,12 +125,12 @@ class FailingDisk(HostDisk):
         super().rename(old_path, new_path)
 
 
-def with_cut(choices: Choices, report: Report) -> Choices:
+def with_cut(choices: RepairOptions, report: Report) -> RepairOptions:
     """The choices of an operator who gives up what stands behind the first damage."""
     if not any(finding.kind is FindingKind.LOG_DAMAGE for finding in report.faults):
         return choices
     cut_at = report.damage[0][0] if report.damage else report.end_offset
-    return Choices(cut_at, choices.file_size_bytes, choices.queue_file_size_bytes, choices.highest_epoch)
+    return RepairOptions(cut_at, choices.file_size_bytes, choices.queue_file_size_bytes, choices.highest_epoch)
 
 
 def left(report: Report) -> list[StoreFinding]:

@@ -17,7 +17,7 @@ MANIFEST = "manifest.json"
 PIECE_BYTES = 4 * 1024 * 1024
 
 
-class Saver:
+class RepairBackup:
     """Backup of one repair, in `directory`, `rmqha.fsck-<n>` with a new n. A saved file, and the manifest that names
     it, are durable when a method returns; a move is done after that."""
 
