@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmqha.cli.acting import acting_namesrv_option
 from rmqha.cli.messaging.asking import ask_admin
 from rmqha.cli.options import complete_group, echo_json, namesrv_option, output_option
 from rmqha.cli.plain_table import echo_table
+from rmqha.cli.target import target_namesrv_option
 from rmqha.model.error import UsageError
 from rmqha.model.printable import printable
 
@@ -82,7 +82,7 @@ def list_users(name_part: str, groups: tuple[str, ...], namesrv: str, output: st
 @click.option("--super", "is_super", is_flag=True, help="It may do everything.")
 @click.option("--password-file", type=click.Path(path_type=Path), help="File of the password; else it is asked for.")
 @groups_option
-@acting_namesrv_option()
+@target_namesrv_option()
 @output_option
 def create_user(
     username: str, is_super: bool, password_file: Path | None, groups: tuple[str, ...], namesrv: str, output: str
@@ -98,7 +98,7 @@ def create_user(
 @click.option("--enable/--disable", "is_enabled", default=None, help="Whether its requests are served.")
 @click.option("--password-file", type=click.Path(path_type=Path), help="File of the new password; - asks for it.")
 @groups_option
-@acting_namesrv_option()
+@target_namesrv_option()
 @output_option
 def alter_user(
     username: str,
@@ -123,7 +123,7 @@ def alter_user(
 @user.command("rm", epilog="Example: rmqha acl user rm ann")
 @name_argument
 @groups_option
-@acting_namesrv_option()
+@target_namesrv_option()
 @output_option
 def delete_user(username: str, groups: tuple[str, ...], namesrv: str, output: str) -> None:
     """Delete USER and its policies."""
@@ -183,7 +183,7 @@ def list_policies(username: str, resource: str, groups: tuple[str, ...], namesrv
 )
 @policy_option
 @groups_option
-@acting_namesrv_option()
+@target_namesrv_option()
 @output_option
 def set_policy(
     username: str,
@@ -214,7 +214,7 @@ def set_policy(
 @click.argument("resource", required=False, default="")
 @policy_option
 @groups_option
-@acting_namesrv_option()
+@target_namesrv_option()
 @output_option
 def delete_policy(
     username: str, resource: str, policy_type: str, groups: tuple[str, ...], namesrv: str, output: str
@@ -236,7 +236,7 @@ def delete_policy(
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Only tell what would be made.")
 @groups_option
-@acting_namesrv_option(lambda given: not given["dry_run"])
+@target_namesrv_option(lambda given: not given["dry_run"])
 @output_option
 def migrate(path: Path, dry_run: bool, groups: tuple[str, ...], namesrv: str, output: str) -> None:
     """Make users and policies of the accounts in FILE, a plain_acl.yml.

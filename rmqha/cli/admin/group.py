@@ -6,8 +6,8 @@ from functools import partial
 
 import click
 
-from rmqha.cli.acting import acting_controllers_option
 from rmqha.cli.options import echo_json, output_option
+from rmqha.cli.target import target_controllers_option
 from rmqha.host.asking.shell import ask_by, open_client
 from rmqha.model.code import RequestCode
 from rmqha.ops.answer import readable_answer
@@ -38,7 +38,7 @@ async def _resize(controllers: list[str], name: str, total_replicas: int, *, eve
 @click.argument("name", metavar="GROUP")
 @click.argument("total_replicas", type=click.IntRange(1, 9), metavar="N")
 @click.option("--yes", is_flag=True, help="Even if the group then takes no messages until more replicas are there.")
-@acting_controllers_option
+@target_controllers_option
 @output_option
 def resize(
     name: str, total_replicas: int, yes: bool, controllers: list[str], state: ClusterState | None, output: str

@@ -11,8 +11,8 @@ from fnmatch import fnmatchcase
 
 import click
 
-from rmqha.cli.moments import local_time, moment
 from rmqha.cli.options import cluster_options, complete_node, echo_json, output_option
+from rmqha.cli.times import local_time, moment
 from rmqha.host.asking.shell import ask_by
 from rmqha.model.error import UsageError
 from rmqha.model.printable import printable

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from rmqha.cli.acting import acting_controllers_option
 from rmqha.cli.options import controllers_option, echo_json, output_option
 from rmqha.cli.render import Text, console, table
+from rmqha.cli.target import target_controllers_option
 from rmqha.host.asking.shell import ask_by, open_client
 from rmqha.model.error import UsageError
 from rmqha.model.identity import parse_address
@@ -107,7 +107,7 @@ def print_quorum(found: Quorum) -> None:
 @click.argument("address", metavar="HOST:PORT")
 @click.option("--learner", is_flag=True, help="Only receive the log, without a vote.")
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds to catch up.")
-@acting_controllers_option
+@target_controllers_option
 @output_option
 def add(
     address: str, learner: bool, timeout: float, controllers: list[str], state: ClusterState | None, output: str
@@ -138,7 +138,7 @@ def _group_sentence(members: Iterable[QuorumMember], state: ClusterState | None)
 
 @quorum.command(epilog="Example: rmqha quorum remove ctl-3")
 @click.argument("name", metavar="NODE")
-@acting_controllers_option
+@target_controllers_option
 @output_option
 def remove(name: str, controllers: list[str], state: ClusterState | None, output: str) -> None:
     """Remove a controller from the group; stop its process afterwards.
@@ -155,7 +155,7 @@ def remove(name: str, controllers: list[str], state: ClusterState | None, output
 
 @quorum.command(epilog="Example: rmqha quorum transfer ctl-2")
 @click.argument("name", metavar="[NODE]", required=False)
-@acting_controllers_option
+@target_controllers_option
 @output_option
 def transfer(name: str | None, controllers: list[str], state: ClusterState | None, output: str) -> None:
     """Hand the leadership to another controller, or to the one that holds most of the log.
@@ -170,7 +170,7 @@ def transfer(name: str | None, controllers: list[str], state: ClusterState | Non
 
 
 @quorum.command(epilog="Example: rmqha quorum snapshot")
-@acting_controllers_option
+@target_controllers_option
 @output_option
 def snapshot(controllers: list[str], state: ClusterState | None, output: str) -> None:
     """Let every controller replace its log by a snapshot now."""

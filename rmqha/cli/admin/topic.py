@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmqha.cli.acting import acting_namesrv_option
 from rmqha.cli.messaging.asking import ask_admin, complete_topic
 from rmqha.cli.options import complete_group, confirm, echo_json, namesrv_option, output_option, yes_option
 from rmqha.cli.plain_table import echo_table
+from rmqha.cli.target import target_namesrv_option
 from rmqha.model.error import UsageError
 from rmqha.model.printable import printable
 
@@ -96,7 +96,7 @@ def describe_command(name: str, namesrv: str, output: str) -> None:
 )
 @group_option
 @click.option("--attribute", "attributes", multiple=True, metavar="KEY=VALUE", help="Such as queue.type=BatchCQ.")
-@acting_namesrv_option()
+@target_namesrv_option()
 @output_option
 def create(
     name: str, queues: int | None, groups: tuple[str, ...], attributes: tuple[str, ...], namesrv: str, output: str
@@ -195,7 +195,7 @@ def _edit(
 @group_option
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @yes_option
-@acting_namesrv_option()
+@target_namesrv_option()
 @output_option
 def alter(
     name: str,
@@ -289,7 +289,7 @@ def _value(value: Any) -> str:
 @topic.command(epilog="Example: rmqha topic delete orders --yes")
 @name_argument
 @yes_option
-@acting_namesrv_option()
+@target_namesrv_option()
 @output_option
 def delete(name: str, yes: bool, namesrv: str, output: str) -> None:
     """Delete TOPIC in all groups and at all name servers, with its messages as far as clients see.

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmqha.cli.messaging.asking import ask_admin, topic_option
-from rmqha.cli.moments import age_text
 from rmqha.cli.options import echo_json, namesrv_option, output_option
 from rmqha.cli.plain_table import echo_table
+from rmqha.cli.times import age_text
 from rmqha.model.message import CHECK_MAX_TOPIC
 from rmqha.model.printable import printable
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rmqha.cli.acting import acting_namesrv_option
 from rmqha.cli.options import echo_json, output_option
 from rmqha.cli.render import Text, console
+from rmqha.cli.target import target_namesrv_option
 from rmqha.host.asking.shell import ask_by
 from rmqha.model.error import UsageError
 from rmqha.ops.bench.topic import HEADER, OWN, BenchTarget, check_own, prepare
@@ -33,7 +33,7 @@ def _shared(command: F) -> F:
         click.option(
             "--queues", type=click.IntRange(1, 128), default=4, show_default=True, help="Queues of a new topic."
         ),
-        acting_namesrv_option(),
+        target_namesrv_option(),
         output_option,
     ):
         command = option(command)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from rmqha.cli.acting import acting_options
 from rmqha.cli.options import complete_node, echo_json, output_option
+from rmqha.cli.target import target_options
 from rmqha.host.asking.shell import ask_by
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.ops.membership.group import broker_node, node_of, redundancy
-from rmqha.ops.membership.resting import drain_replica
+from rmqha.ops.membership.maintenance import drain_replica
 from rmqha.wire.state.explained_state import ExplainedGroup
 
 
@@ -17,7 +17,7 @@ from rmqha.wire.state.explained_state import ExplainedGroup
 @click.argument("node", shell_complete=complete_node)
 @click.option("--undo", is_flag=True, help="Put a drained replica back.")
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="Seconds to wait.")
-@acting_options
+@target_options
 @output_option
 def drain(node: str, undo: bool, timeout: float, state: ClusterState, output: str) -> None:
     """Take NODE out of the SyncStateSet of its group and keep it out, until `drain --undo`.

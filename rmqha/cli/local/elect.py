@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from rmqha.cli.acting import acting_options
 from rmqha.cli.options import complete_group, complete_node, echo_json, output_option
+from rmqha.cli.target import target_options
 from rmqha.host.asking.shell import ask_by
 from rmqha.model.error import UsageError
 from rmqha.ops.local.cluster_state import ClusterState
@@ -24,7 +24,7 @@ from rmqha.ops.membership.election import elect_master, preferred_node
 @click.option("--preferred", is_flag=True, help="The replica that the group prefers: lowest priority, then lowest id.")
 @click.option("--unclean", is_flag=True, help="Elect a replica outside the SyncStateSet: may lose messages.")
 @click.option("--yes", is_flag=True, help="Accept the loss that --unclean shows.")
-@acting_options
+@target_options
 @output_option
 def elect(
     group: str,

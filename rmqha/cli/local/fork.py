@@ -90,16 +90,16 @@ def repair(node: str, yes: bool, timeout: float, directory: Path | None) -> None
 
     Exit code: 0 it is back in the SyncStateSet, 1 refused, or it did not get there in time.
     """
-    from rmqha.cli.acting import acting_cluster
     from rmqha.cli.local.launch_progress import wait_shown
     from rmqha.cli.local.nodes import running, started_story
     from rmqha.cli.storage.log_export import export_lines
+    from rmqha.cli.target import target_cluster
     from rmqha.host.asking.shell import ask_by
     from rmqha.ops.local.fresh_store import put_aside
     from rmqha.ops.local.launch import launch
     from rmqha.ops.local.supervisor import DRAIN_TIMEOUT_S, require_gone, stop_all
 
-    state = acting_cluster(directory)
+    state = target_cluster(directory)
     _require_broker(state, node)
     item = _repairable(state, node)
     click.echo(item.sentence)
@@ -149,7 +149,7 @@ def _records(store: Path, point: int) -> Iterator[Record]:
 
 def _alone(state: ClusterState, item: RefusedFork) -> list[str]:
     """A line for each topic: the number of messages that only this replica has, and their store times."""
-    from rmqha.cli.moments import local_time
+    from rmqha.cli.times import local_time
     from rmqha.model.printable import printable
 
     topics: dict[str, tuple[int, int, int]] = {}

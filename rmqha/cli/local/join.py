@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from rmqha.cli.acting import acting_options
 from rmqha.cli.options import echo_json, output_option
+from rmqha.cli.target import target_options
 from rmqha.host.asking.shell import ask_by
 from rmqha.model.error import UnreachableError, UsageError
 from rmqha.ops.local.cluster_state import ClusterState
@@ -22,7 +22,7 @@ from rmqha.ops.membership.joining import check_controllers, join_group, joins_as
 @click.argument("node")
 @click.option("--learner", is_flag=True, help="As an async learner: copies and serves reads, never in the set.")
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=3600.0, show_default=True, help="Seconds to wait.")
-@acting_options
+@target_options
 @output_option
 def join(node: str, learner: bool, timeout: float, state: ClusterState, output: str) -> None:
     """Start NODE, a new replica of a running group, wait until it is in the SyncStateSet, then raise totalReplicas.

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import click
 
-from rmqha.cli.acting import acting_options
 from rmqha.cli.options import cluster_options, complete_node, echo_json, output_option
+from rmqha.cli.target import target_options
 from rmqha.host.asking.shell import ask_by, open_client
 from rmqha.model.error import RmqhaError
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.ops.membership.group import ask_group, broker_node, node_of, redundancy
-from rmqha.ops.membership.resting import known_replica, switch_maintenance
+from rmqha.ops.membership.maintenance import known_replica, switch_maintenance
 from rmqha.wire.state.explained_state import ExplainedGroup, ExplainedReplica
 
 timeout_option = click.option(
@@ -31,7 +31,7 @@ def maintenance() -> None:
 @maintenance.command(epilog="Example: rmqha maintenance on broker-a-1")
 @click.argument("node", shell_complete=complete_node)
 @timeout_option
-@acting_options
+@target_options
 @output_option
 def on(node: str, timeout: float, state: ClusterState, output: str) -> None:
     """Put NODE into maintenance, over restarts of it and of the controllers, until `maintenance off`.
@@ -51,7 +51,7 @@ def on(node: str, timeout: float, state: ClusterState, output: str) -> None:
 @maintenance.command(epilog="Example: rmqha maintenance off broker-a-1")
 @click.argument("node", shell_complete=complete_node)
 @timeout_option
-@acting_options
+@target_options
 @output_option
 def off(node: str, timeout: float, state: ClusterState, output: str) -> None:
     """End the maintenance of NODE: it may lead again, and its absence is an alarm."""

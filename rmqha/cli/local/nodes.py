@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from rmqha.cli.acting import acting_cluster
 from rmqha.cli.local.launch_progress import wait_shown
 from rmqha.cli.options import (
     cluster_options,
@@ -22,6 +21,7 @@ from rmqha.cli.options import (
     output_option,
     yes_option,
 )
+from rmqha.cli.target import target_cluster
 from rmqha.host.asking.shell import ask_by, open_client, sleep
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.cluster_view import ClusterView
@@ -56,7 +56,7 @@ def running(state: ClusterState, name: str) -> Process:
 )  # fmt: skip
 def down(directory: Path | None, timeout: float) -> None:
     """Stop every node: brokers first, then controllers and name servers."""
-    state = acting_cluster(directory)
+    state = target_cluster(directory)
     with state.locked():
         alive = [node for node in state.nodes.values() if node.alive]
         if not alive:
@@ -84,7 +84,7 @@ def _stop(nodes: list[NodeRecord], timeout_s: float) -> list[str]:
 @output_option
 def start(node: str, directory: Path | None, timeout: float, output: str) -> None:
     """Start a node again and wait until it is well: a broker back in the SyncStateSet of its group."""
-    state = acting_cluster(directory)
+    state = target_cluster(directory)
     with state.locked():
         record = state.node(node)
         if record.alive:
@@ -126,7 +126,7 @@ def started_story(view: ClusterView, name: str) -> dict[str, Any]:
 )  # fmt: skip
 def stop(node: str, directory: Path | None, timeout: float) -> None:
     """Stop a node in order (SIGTERM): a master hands over first."""
-    state = acting_cluster(directory)
+    state = target_cluster(directory)
     process = running(state, node)
     killed = stop_all([process], timeout)
     require_gone([process])
@@ -141,7 +141,7 @@ def stop(node: str, directory: Path | None, timeout: float) -> None:
 @output_option
 def kill(node: str, directory: Path | None, output: str) -> None:
     """Kill a node (SIGKILL), as a crash would."""
-    state = acting_cluster(directory)
+    state = target_cluster(directory)
     process = running(state, node)
     killed_at_ms = time.time_ns() // 1_000_000
     if not send_signal(process, signal.SIGKILL):
@@ -218,7 +218,7 @@ def purge(directory: Path | None, yes: bool) -> None:
     Links inside are removed, never followed."""
     from rmqha.ops.local.cluster_file import SECRET_FILE
 
-    state = acting_cluster(directory)
+    state = target_cluster(directory)
     with state.locked():
         alive = [node.name for node in state.nodes.values() if node.alive]
         if alive:

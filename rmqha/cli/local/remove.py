@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from rmqha.cli.acting import acting_options
 from rmqha.cli.options import complete_node, echo_json, output_option
+from rmqha.cli.target import target_options
 from rmqha.host.asking.shell import ask_by
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.ops.membership.group import broker_node, keep_advice, redundancy
@@ -15,7 +15,7 @@ from rmqha.ops.membership.removal import remove_replica
 @click.command(epilog="Example: rmqha drain broker-a-3 && rmqha remove broker-a-3")
 @click.argument("node", shell_complete=complete_node)
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="Seconds to wait.")
-@acting_options
+@target_options
 @output_option
 def remove(node: str, timeout: float, state: ClusterState, output: str) -> None:
     """Stop counting NODE: stop it, clean it from the controllers, lower totalReplicas.

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from rmqha.cli.acting import acting_cluster
 from rmqha.cli.local.nodes import running, started_story
 from rmqha.cli.options import complete_node, directory_option, echo_json, output_option
+from rmqha.cli.target import target_cluster
 from rmqha.host.asking.shell import Caller, ask_by, open_client
 from rmqha.model.error import RmqhaError
 from rmqha.ops.cluster_view import ClusterView
@@ -80,7 +80,7 @@ def restart(nodes: tuple[str, ...], directory: Path | None, timeout: float, outp
     Exit code: 0 all were restarted and are well; 1 refused, not all were restarted, or one had to be killed; 2 an
     unknown NODE, or one that does not run.
     """
-    state = acting_cluster(directory)
+    state = target_cluster(directory)
     for name in nodes:
         running(state, name)
     stories: list[dict[str, Any]] = []

@@ -11,9 +11,9 @@ import click
 
 from rmqha.cli.messaging.asking import ask_admin, group_argument, topic_option
 from rmqha.cli.messaging.consumer_change import alter, create, delete, reset, skip
-from rmqha.cli.moments import age_text, local_time, short_time
 from rmqha.cli.options import echo_json, namesrv_option, output_option
 from rmqha.cli.plain_table import echo_table
+from rmqha.cli.times import age_text, local_time, short_time
 from rmqha.model.message import RETRY_PREFIX
 from rmqha.model.printable import printable
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from rmqha.cli.acting import acting_namesrv_option
 from rmqha.cli.messaging.asking import ask_admin, group_argument, topic_option
-from rmqha.cli.moments import local_time, parse_time
 from rmqha.cli.options import confirm, echo_json, output_option, yes_option
 from rmqha.cli.plain_table import echo_table
+from rmqha.cli.target import target_namesrv_option
+from rmqha.cli.times import local_time, parse_time
 from rmqha.model.error import UsageError
 from rmqha.model.printable import printable
 
@@ -56,7 +56,7 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what wo
 @queue_option
 @dry_run_option
 @yes_option
-@acting_namesrv_option()
+@target_namesrv_option()
 @output_option
 def reset(
     group: str, place: str, topic: str | None, queue: str | None, dry_run: bool, yes: bool, namesrv: str, output: str
@@ -84,7 +84,7 @@ def reset(
 @queue_option
 @dry_run_option
 @yes_option
-@acting_namesrv_option()
+@target_namesrv_option()
 @output_option
 def skip(
     group: str,
@@ -216,7 +216,7 @@ def _settings_options(command: F) -> F:
 @click.command(epilog="Example: rmqha consumer create billing --max-retries 3")
 @group_argument
 @_settings_options
-@acting_namesrv_option()
+@target_namesrv_option()
 @output_option
 def create(
     group: str, max_retries: int | None, broadcast: bool | None, brokers: tuple[str, ...], namesrv: str, output: str
@@ -241,7 +241,7 @@ def create(
 @click.option("--pause/--resume", default=None, help="Let its members read nothing, or let them read again.")
 @_settings_options
 @dry_run_option
-@acting_namesrv_option()
+@target_namesrv_option()
 @output_option
 def alter(
     group: str,
@@ -342,7 +342,7 @@ def _setting(value: object) -> str:
 @click.command(epilog="Example: rmqha consumer delete billing --yes")
 @group_argument
 @yes_option
-@acting_namesrv_option()
+@target_namesrv_option()
 @output_option
 def delete(group: str, yes: bool, namesrv: str, output: str) -> None:
     """Delete the settings and offsets of GROUP at every broker, once none of its members is connected.

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmqha.cli.acting import acting_namesrv_option
 from rmqha.cli.messaging.asking import ask_admin, complete_consumer_group, group_argument
 from rmqha.cli.messaging.message_lines import json_line, table_line
-from rmqha.cli.moments import short_time
 from rmqha.cli.options import confirm, echo_json, namesrv_option, output_option, yes_option
 from rmqha.cli.plain_table import echo_table
+from rmqha.cli.target import target_namesrv_option
+from rmqha.cli.times import short_time
 from rmqha.model.printable import printable
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ async def _each(admin: Admin, group: str, take: Callable[[Message], object], lim
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Send no more than N.")
 @click.option("--dry-run", is_flag=True, help="Only tell how many there are.")
 @yes_option
-@acting_namesrv_option()
+@target_namesrv_option()
 @output_option
 def resend_command(
     group: str, every: bool, limit: int | None, dry_run: bool, yes: bool, namesrv: str, output: str

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmqha.cli.acting import acting_namesrv_option
 from rmqha.cli.messaging.asking import ask_admin, complete_topic, topic_option
 from rmqha.cli.messaging.message_lines import (
     FORMAT_HELP,
@@ -18,9 +17,10 @@ from rmqha.cli.messaging.message_lines import (
     parse_format,
     table_line,
 )
-from rmqha.cli.moments import local_time, moment
 from rmqha.cli.options import confirm, echo_json, namesrv_option, output_option, yes_option
 from rmqha.cli.plain_table import echo_table
+from rmqha.cli.target import target_namesrv_option
+from rmqha.cli.times import local_time, moment
 from rmqha.model.error import UsageError
 from rmqha.model.printable import printable
 
@@ -223,7 +223,7 @@ def _detail(item: MessageTrack) -> str:
 @topic_option(text="Topic of a msgId; default: all topics of users are searched.")
 @click.option("--to", "target", metavar="TOPIC", shell_complete=complete_topic, help="Another topic; default: its own.")
 @yes_option
-@acting_namesrv_option()
+@target_namesrv_option()
 @output_option
 def resend_command(
     message_id: str, topic: str | None, target: str | None, yes: bool, namesrv: str, output: str

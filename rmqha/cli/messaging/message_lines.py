@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmqha.cli.moments import short_time
 from rmqha.cli.safe_text import raw
+from rmqha.cli.times import short_time
 from rmqha.model.error import UsageError
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from rmqha.cli.acting import acting_namesrv_option
 from rmqha.cli.messaging.asking import complete_consumer_group, topic_option
 from rmqha.cli.messaging.first_messages import ShownMessages, WantedMessages, check_readable, show_first
 from rmqha.cli.messaging.message_lines import (
@@ -24,8 +23,9 @@ from rmqha.cli.messaging.message_lines import (
     parse_format,
     table_line,
 )
-from rmqha.cli.moments import moment
 from rmqha.cli.options import output_option
+from rmqha.cli.target import target_namesrv_option
+from rmqha.cli.times import moment
 from rmqha.client.consumers.expression import parse_tags
 from rmqha.client.consumers.read_range import ReadRange
 from rmqha.client.names import check_group, check_topic
@@ -64,7 +64,7 @@ NO_GROUP = "rmqha-receive"
     help="Stop after S seconds without a message.",
 )  # fmt: skip
 @click.option("--format", "line", callback=parse_format, metavar="FORMAT", help=FORMAT_HELP)
-@acting_namesrv_option(lambda given: given["group"] is not None)
+@target_namesrv_option(lambda given: given["group"] is not None)
 @output_option
 def receive(
     topic: str,

@@ -13,7 +13,6 @@ from typing import Any, get_args
 
 import click
 
-from rmqha.cli.acting import acting_namesrv_option
 from rmqha.cli.messaging.asking import topic_option
 from rmqha.cli.messaging.send_input import (
     InputFormat,
@@ -25,6 +24,7 @@ from rmqha.cli.messaging.send_input import (
 )
 from rmqha.cli.messaging.send_report import SendReport
 from rmqha.cli.options import echo_json, output_option
+from rmqha.cli.target import target_namesrv_option
 from rmqha.client.names import check_topic
 from rmqha.client.producers.one_by_one import FEW, Unsent, send_one_by_one
 from rmqha.client.producers.outgoing import OutgoingMessage
@@ -80,7 +80,7 @@ def parse_rate(context: click.Context, parameter: click.Parameter, value: str | 
     help="Send again what was stored but not copied in time.",
 )  # fmt: skip
 @click.option("--acked", type=click.Path(path_type=Path), metavar="FILE", help="Write a line per acknowledged message.")
-@acting_namesrv_option()
+@target_namesrv_option()
 @output_option
 def send(
     bodies: tuple[str, ...],

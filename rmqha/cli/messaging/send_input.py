@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from rmqha.cli.moments import parse_time
+from rmqha.cli.times import parse_time
 from rmqha.client.producers.outgoing import MAX_BODY_BYTES, OutgoingMessage, check_message, message_properties
 from rmqha.model.config.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from rmqha.model.error import UsageError

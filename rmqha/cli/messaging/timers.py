@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmqha.cli.messaging.asking import ask_admin, topic_option
-from rmqha.cli.moments import local_time
 from rmqha.cli.options import echo_json, namesrv_option, output_option
 from rmqha.cli.plain_table import echo_table
+from rmqha.cli.times import local_time
 from rmqha.model.printable import printable
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import click
 
-from rmqha.cli.acting import acting_or_none_options
 from rmqha.cli.options import (
     cluster_or_none,
     cluster_or_none_options,
@@ -19,6 +18,7 @@ from rmqha.cli.options import (
     output_option,
 )
 from rmqha.cli.render import Text, console, table
+from rmqha.cli.target import optional_target_options
 from rmqha.host.asking.shell import Caller, ask_by, open_client, within
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.description.server_keys import Key, Server, change, find_key, key_table, plan_changes, read_servers
@@ -205,7 +205,7 @@ def _flat(servers: list[Server]) -> dict[str, str]:
 @config.command("set", epilog="Example: rmqha config set broker-a flushIntervalCommitLog=200")
 @click.argument("target", metavar="NODE|GROUP|HOST:PORT", shell_complete=complete_node_or_group)
 @click.argument("changes", nargs=-1, required=True, metavar="KEY=VALUE…", shell_complete=complete_key)
-@acting_or_none_options(lambda given: ":" not in given["target"])
+@optional_target_options(lambda given: ":" not in given["target"])
 @timeout_option
 @output_option
 def set_(target: str, changes: tuple[str, ...], state: ClusterState | None, timeout: float, output: str) -> None:

@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 
 import click
 
-from rmqha.cli.moments import moment
 from rmqha.cli.options import echo_json, output_option
 from rmqha.cli.render import console, table
 from rmqha.cli.storage.log_export import export_lines, export_parquet
 from rmqha.cli.storage.log_quarantine import kept
 from rmqha.cli.storage.log_record import body_of, json_line, table_line, time_text
 from rmqha.cli.storage.log_sync import sync
+from rmqha.cli.times import moment
 from rmqha.host.read_disk import HostReadDisk
 from rmqha.inspect.finding import Severity
 from rmqha.inspect.fsck import Progress, Scope, check

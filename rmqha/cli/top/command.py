@@ -10,10 +10,10 @@ from pathlib import Path
 
 import click
 
-from rmqha.cli.acting import acting_directory
 from rmqha.cli.health.command import advise_on, bootstrap_addresses, state_word
 from rmqha.cli.options import bootstrap_options, complete_group, echo_json, output_option
 from rmqha.cli.render import console
+from rmqha.cli.target import target_directory
 from rmqha.cli.top.screen import Screen
 from rmqha.host.asking.shell import ask_by, open_client, sleep
 from rmqha.ops.health.sample import TopSample, first_sample, take_sample
@@ -61,7 +61,7 @@ def top(
             advise_on(bootstrap())
         sys.exit(0 if sample.health.healthy else 1 if sample.health.answered else 2)
     # keys change it, so one of several is asked for
-    chosen = acting_directory(namesrv, controller, directory)
+    chosen = target_directory(namesrv, controller, directory)
     click.echo("asking the nodes …")
     from rmqha.cli.top.live import live
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from rmqha.cli import options
-from rmqha.cli.acting import acting_cluster, acting_directory, acting_namesrv
 from rmqha.cli.main import main
+from rmqha.cli.target import target_cluster, target_directory, target_namesrv
 from rmqha.ops.local.cluster_state import DIRECTORY_VARIABLE, ClusterState, NodeRecord
 from rmqha.ops.local.supervisor import Process, start_stamp
 from tests.support.command_cost import SERVERS, arguments_of, command_names
@@ -87,7 +87,7 @@ def make(name: str, *, runs: bool, port: int = 1) -> ClusterState:
 def test_one_that_runs_beside_others_that_do_not_is_the_last() -> None:
     make("one", runs=False)
     two = make("two", runs=True)
-    assert acting_cluster(None).directory == two.directory
+    assert target_cluster(None).directory == two.directory
 
 
 def test_each_command_acts_or_reads_or_is_told_its_place() -> None:
@@ -138,22 +138,22 @@ def test_somebody_at_a_terminal_is_asked_which(
     make("one", runs=True)
     make("two", runs=True)
     monkeypatch.setattr(sys, "stdin", Terminal("three\nrmqha-data/one\n"))
-    assert acting_cluster(None).name == "one"
+    assert target_cluster(None).name == "one"
     told = capsys.readouterr()
     assert told.out == "" and "Which one" in told.err and "rmqha-data/two" in told.err
 
 
 def test_who_names_one_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = make("one", runs=True), make("two", runs=True)
-    assert acting_cluster(one.directory).name == "one"
+    assert target_cluster(one.directory).name == "one"
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(two.directory))
-    assert acting_cluster(None).name == "two"
+    assert target_cluster(None).name == "two"
 
 
 def test_at_a_terminal_the_cluster_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     one = make("one", runs=True)
     monkeypatch.setattr(sys, "stderr", told := Terminal())
-    acting_cluster(None)
+    target_cluster(None)
     assert told.getvalue() == f"cluster one, data in {one.directory}/NODE\n"
 
 
@@ -163,7 +163,7 @@ def test_somebody_who_chose_one_acts_on_its_name_servers(
     make("one", runs=True, port=1)
     make("two", runs=True, port=2)
     monkeypatch.setattr(sys, "stdin", Terminal("rmqha-data/one\nrmqha-data/two\n"))
-    assert [acting_namesrv(None), acting_namesrv("127.0.0.1:3"), acting_namesrv(None)] == [
+    assert [target_namesrv(None), target_namesrv("127.0.0.1:3"), target_namesrv(None)] == [
         "127.0.0.1:1",
         "127.0.0.1:3",
         "127.0.0.1:2",
@@ -171,20 +171,20 @@ def test_somebody_who_chose_one_acts_on_its_name_servers(
 
 
 def test_without_a_cluster_it_is_the_quick_starts() -> None:
-    assert acting_namesrv(None) == options.DEFAULT_NAMESRV
+    assert target_namesrv(None) == options.DEFAULT_NAMESRV
 
 
 def test_name_servers_of_a_context_are_named_even_to_a_script(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RMQHA_NAMESRV", "127.0.0.1:4")
-    assert (acting_namesrv(None), capsys.readouterr().err) == ("127.0.0.1:4", "name servers 127.0.0.1:4\n")
-    assert (acting_namesrv("127.0.0.1:5"), capsys.readouterr().err) == ("127.0.0.1:5", "")
+    assert (target_namesrv(None), capsys.readouterr().err) == ("127.0.0.1:4", "name servers 127.0.0.1:4\n")
+    assert (target_namesrv("127.0.0.1:5"), capsys.readouterr().err) == ("127.0.0.1:5", "")
 
 
 def test_the_live_screen_whose_keys_act_is_of_the_chosen_one(monkeypatch: pytest.MonkeyPatch) -> None:
     one = make("one", runs=True)
     make("two", runs=True)
     monkeypatch.setattr(sys, "stdin", Terminal("rmqha-data/one\n"))
-    assert acting_directory(None, None, None) == one.directory
-    assert acting_directory("127.0.0.1:1", None, None) is None
+    assert target_directory(None, None, None) == one.directory
+    assert target_directory("127.0.0.1:1", None, None) is None

@@ -1,4 +1,4 @@
-"""Replicas that rest: drained out of the SyncStateSet, or in maintenance. Control plane."""
+"""Drains of replicas out of the SyncStateSet, and their maintenance. Control plane."""
 
 from __future__ import annotations
 

@@ -36,14 +36,14 @@ def _always(given: Mapping[str, Any]) -> bool:
 
 
 # --- options ----------------------------------------------------------------------------------------------------------
-def acting_options(command: F) -> F:
+def target_options(command: F) -> F:
     """`--namesrv`, `--controller`, `--directory` of a command that changes the cluster: it gets `state:
     ClusterState`."""
 
     @wraps(command)
     def found(*args: Any, namesrv: str | None, controller: str | None, directory: Path | None, **others: Any) -> Any:
         if remote_context(namesrv, controller, directory) is None:
-            state = acting_cluster(directory)
+            state = target_cluster(directory)
         else:
             state = find_cluster(namesrv, controller, directory)
             announce(state)
@@ -52,8 +52,8 @@ def acting_options(command: F) -> F:
     return cast(F, place_options(found))
 
 
-def acting_or_none_options(acts: Acts) -> Callable[[F], F]:
-    """Options as of `acting_options`; the command gets `state: ClusterState | None`, None where no cluster is known: it
+def optional_target_options(acts: Acts) -> Callable[[F], F]:
+    """Options as of `target_options`; the command gets `state: ClusterState | None`, None where no cluster is known: it
     then takes addresses only. The user is asked only if the command `acts` on what the cluster names."""
 
     def made(command: F) -> F:
@@ -78,14 +78,14 @@ def acting_or_none_options(acts: Acts) -> Callable[[F], F]:
     return made
 
 
-def acting_namesrv_option(acts: Acts = _always) -> Callable[[F], F]:
+def target_namesrv_option(acts: Acts = _always) -> Callable[[F], F]:
     """`--namesrv HOST:PORT` of a command that changes the cluster of these name servers: it gets `namesrv: str`,
     resolved. The user is asked only if the command `acts`."""
 
     def made(command: F) -> F:
         @wraps(command)
         def found(*args: Any, namesrv: str | None, **others: Any) -> Any:
-            chosen = acting_namesrv(namesrv) if acts(others) else resolve_namesrv(namesrv)
+            chosen = target_namesrv(namesrv) if acts(others) else resolve_namesrv(namesrv)
             return command(*args, namesrv=chosen, **others)
 
         return cast(F, namesrv_parameter(found))
@@ -93,7 +93,7 @@ def acting_namesrv_option(acts: Acts = _always) -> Callable[[F], F]:
     return made
 
 
-def acting_controllers_option(command: F) -> F:
+def target_controllers_option(command: F) -> F:
     """`--controller HOST:PORT`, `--namesrv HOST:PORT` of a command that changes what controllers keep: it gets
     `controllers: list[str]`, resolved, and `state: ClusterState | None`, the cluster of this machine that they belong
     to."""
@@ -104,7 +104,7 @@ def acting_controllers_option(command: F) -> F:
             resolved, state = resolve_controllers(controllers, namesrv), None
             _announce_servers("controllers", ";".join(resolved), is_given=bool(controllers or namesrv))
         else:
-            state = acting_cluster(None, "--controller")
+            state = target_cluster(None, "--controller")
             resolved = state.controller_addresses
         return command(*args, controllers=resolved, state=state, **others)
 
@@ -112,7 +112,7 @@ def acting_controllers_option(command: F) -> F:
 
 
 # --- the cluster ------------------------------------------------------------------------------------------------------
-def acting_cluster(directory: Path | None, option: str = "--directory") -> ClusterState:
+def target_cluster(directory: Path | None, option: str = "--directory") -> ClusterState:
     """The cluster of this machine to change: that of --directory or $RMQHA_DIRECTORY, else the last that was started in
     this folder; somebody at a terminal is asked which if several run there. `option`: the one that would have named it.
     Raises UsageError."""
@@ -121,7 +121,7 @@ def acting_cluster(directory: Path | None, option: str = "--directory") -> Clust
     return state
 
 
-def acting_directory(namesrv: str | None, controller: str | None, directory: Path | None) -> Path | None:
+def target_directory(namesrv: str | None, controller: str | None, directory: Path | None) -> Path | None:
     """Directory of the cluster to change: `directory`, or that of the cluster which the user chose of several that run
     here; None if there is no choice. Raises UsageError."""
     if directory is not None or namesrv or controller or contexts.default_context() is not None:
@@ -130,9 +130,9 @@ def acting_directory(namesrv: str | None, controller: str | None, directory: Pat
     return None if state is None else state.directory
 
 
-def acting_namesrv(given: str | None) -> str:
+def target_namesrv(given: str | None) -> str:
     """The name servers of the cluster to change, joined by ";": as given, else those of the context in use, else those
-    of `acting_cluster`, else the quick start's. Raises UsageError."""
+    of `target_cluster`, else the quick start's. Raises UsageError."""
     if given is not None or contexts.default_context() is not None:
         addresses = resolve_namesrv(given)
         _announce_servers("name servers", addresses, is_given=given is not None)

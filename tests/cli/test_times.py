@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rmqha.cli.moments import age_text, local_time, parse_time, short_time
 from rmqha.cli.plain_table import table_lines
+from rmqha.cli.times import age_text, local_time, parse_time, short_time
 
 
 @pytest.mark.parametrize(
