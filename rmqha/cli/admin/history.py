@@ -17,7 +17,7 @@ from rmqha.host.asking.shell import ask_by
 from rmqha.model.error import UsageError
 from rmqha.model.printable import printable
 from rmqha.ops.local.cluster_state import ClusterState
-from rmqha.ops.local.election_story import ElectionStory, election_stories
+from rmqha.ops.local.election_timeline import ElectionTimeline, election_timelines
 from rmqha.ops.local.node_history import collect
 from rmqha.wire.state.history import HistoryEvent
 
@@ -31,20 +31,20 @@ def line(event: HistoryEvent) -> str:
     return f"{local_time(event.at_ms)} {event.node:<12} {told}".rstrip()
 
 
-def paragraph(story: ElectionStory) -> str:
+def paragraph(timeline: ElectionTimeline) -> str:
     """One election for people, in lines."""
-    why = f" ({story.why})" if story.why else ""
+    why = f" ({timeline.why})" if timeline.why else ""
     lines = [
-        f"{local_time(story.at_ms)} {story.group} epoch {story.epoch}",
-        f"{story.leader} became master: {story.cause}{why}",
+        f"{local_time(timeline.at_ms)} {timeline.group} epoch {timeline.epoch}",
+        f"{timeline.leader} became master: {timeline.cause}{why}",
     ]
-    if story.began_ms is not None:
-        begin = "the hand-over began" if story.is_switch else "the old master was given up"
-        phases = ", ".join(f"{name} {value}" for name, value in story.phases)
+    if timeline.began_ms is not None:
+        begin = "the hand-over began" if timeline.is_switch else "the old master was given up"
+        phases = ", ".join(f"{name} {value}" for name, value in timeline.phases)
         lines.append(f"ms since {begin}: {phases}")
-    for step in story.sets:
+    for step in timeline.sets:
         lines.append(f"+{step.after_ms / 1000:.1f} s in the set: {', '.join(map(str, step.members)) or 'nobody'}")
-    lines += [f"{node} cut {count:,} bytes" for node, count in story.cuts]
+    lines += [f"{node} cut {count:,} bytes" for node, count in timeline.cuts]
     return "\n  ".join(printable(item, lines=False) for item in lines)
 
 
@@ -147,11 +147,11 @@ def history(
 def _tell_elections(state: ClusterState, output: str, since_ms: int | None, last: int | None) -> None:
     events, silent = ask_by(collect, state)
     groups = {node.name: node.group for node in state.brokers}
-    stories = [story for story in election_stories(events, groups) if story.at_ms >= (since_ms or 0)]
-    shown = stories[-last:] if last else stories
+    timelines = [timeline for timeline in election_timelines(events, groups) if timeline.at_ms >= (since_ms or 0)]
+    shown = timelines[-last:] if last else timelines
     told_nothing = len(silent) == len(state.nodes)
     if output == "json" and not told_nothing:
-        echo_json({"elections": [story.as_dict() for story in shown], "silent": silent})
+        echo_json({"elections": [timeline.as_dict() for timeline in shown], "silent": silent})
     else:
         click.echo("\n\n".join(map(paragraph, shown)) or "no election is known")
     for name, reason in sorted(silent.items()):

@@ -91,7 +91,7 @@ def repair(node: str, yes: bool, timeout: float, directory: Path | None) -> None
     Exit code: 0 it is back in the SyncStateSet, 1 refused, or it did not get there in time.
     """
     from rmqha.cli.local.launch_progress import wait_shown
-    from rmqha.cli.local.nodes import running, started_story
+    from rmqha.cli.local.nodes import running, started_state
     from rmqha.cli.storage.log_export import export_lines
     from rmqha.cli.target import target_cluster
     from rmqha.host.asking.shell import ask_by
@@ -118,7 +118,7 @@ def repair(node: str, yes: bool, timeout: float, directory: Path | None) -> None
         launch(state, node)
     click.echo(f"{count} messages are in {target}; the whole store is kept in {aside}", err=True)
     view = ask_by(wait_shown, state, [node], timeout)
-    click.echo(started_story(view, node)["sentence"])
+    click.echo(started_state(view, node)["sentence"])
 
 
 def _require_broker(state: ClusterState, node: str) -> None:

@@ -93,24 +93,24 @@ def start(node: str, directory: Path | None, timeout: float, output: str) -> Non
             launch(state, node)
     # the processes stay: a node that is slow to be well may still get there, and `rmqha status` shows it
     view = ask_by(wait_shown, state, [node], timeout)
-    story = started_story(view, node)
+    found = started_state(view, node)
     if output == "json":
-        echo_json(story)
+        echo_json(found)
     else:
-        click.echo(story["sentence"])
+        click.echo(found["sentence"])
 
 
-def started_story(view: ClusterView, name: str) -> dict[str, Any]:
+def started_state(view: ClusterView, name: str) -> dict[str, Any]:
     """The state of a node that was started, as fields and as a sentence."""
     node = view.nodes[name]
-    story: dict[str, Any] = {"node": name, "pid": node.node.pid, "state": node.state_json()}
+    found: dict[str, Any] = {"node": name, "pid": node.node.pid, "state": node.state_json()}
     state = node.replica
     if state is None:
-        return story | {"sentence": f"{name} runs, pid {node.node.pid}"}
+        return found | {"sentence": f"{name} runs, pid {node.node.pid}"}
     cut = state.truncated_bytes or 0
     fork = f"cut {cut:,} bytes of a fork, " if cut else "nothing to cut, "
     where = f"{state.max_phy_offset:,} bytes, epoch {state.epoch}"
-    return story | {
+    return found | {
         "truncatedBytes": cut,
         "sentence": f"{name} runs as {state.role.lower()}, pid {node.node.pid}: {fork}caught up at {where}, "
         "in the SyncStateSet",

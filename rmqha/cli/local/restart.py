@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from rmqha.cli.local.nodes import running, started_story
+from rmqha.cli.local.nodes import running, started_state
 from rmqha.cli.options import complete_node, directory_option, echo_json, output_option
 from rmqha.cli.target import target_cluster
 from rmqha.host.asking.shell import Caller, ask_by, open_client
@@ -83,12 +83,12 @@ def restart(nodes: tuple[str, ...], directory: Path | None, timeout: float, outp
     state = target_cluster(directory)
     for name in nodes:
         running(state, name)
-    stories: list[dict[str, Any]] = []
+    states: list[dict[str, Any]] = []
 
     def tell(name: str, view: ClusterView) -> None:
-        stories.append(started_story(view, name))
+        states.append(started_state(view, name))
         if output != "json":
-            click.echo(stories[-1]["sentence"])
+            click.echo(states[-1]["sentence"])
 
     async def run() -> RestartResult:
         async with open_client() as client:
@@ -98,13 +98,13 @@ def restart(nodes: tuple[str, ...], directory: Path | None, timeout: float, outp
     notice("asking all nodes whether they are well")
     result = ask_by(run)
     if output == "json":
-        echo_json(result_json(stories, result))
+        echo_json(result_json(states, result))
     require_done(result)
 
 
-def result_json(stories: list[dict[str, Any]], result: RestartResult) -> dict[str, Any]:
-    """The result for scripts. `stories`: of the nodes that are well again."""
-    return {"restarted": stories, "killed": result.killed, "failed": result.failed, "left": result.left}
+def result_json(states: list[dict[str, Any]], result: RestartResult) -> dict[str, Any]:
+    """The result for scripts. `states`: of the nodes that are well again."""
+    return {"restarted": states, "killed": result.killed, "failed": result.failed, "left": result.left}
 
 
 def require_done(result: RestartResult) -> None:

@@ -29,7 +29,7 @@ from rmqha.wire.state.history import parse_history
 ORDER_TIMEOUT_MS = 5000
 CONSUMERS_S = 3.0
 """Pause (s) between two samples of consumer groups, which cost several requests each."""
-STORY_EVENTS = 14
+DETAIL_EVENTS = 14
 FRESH_S = 1.0
 """Time (s) that a sample may take before the one on the screen is called old."""
 
@@ -59,8 +59,8 @@ async def _live(
                     order = screen.press(key)
                     if screen.quits:
                         break
-                    if order is not None and order.action is TopAction.STORY:
-                        nursery.start_soon(tell_story, order)
+                    if order is not None and order.action is TopAction.DETAILS:
+                        nursery.start_soon(show_details, order)
                     elif order is not None:
                         screen.message = f"{order.action.value} {order.row.node} …"
                         nursery.start_soon(carry_out, order)
@@ -71,8 +71,8 @@ async def _live(
                 screen.message = await execute_action(client, order, sample.snapshot)
                 draw()
 
-            async def tell_story(order: PendingAction) -> None:
-                screen.story = await story(client, order.row)
+            async def show_details(order: PendingAction) -> None:
+                screen.details = await details(client, order.row)
                 draw()
 
             async def consumers() -> None:
@@ -100,7 +100,7 @@ async def _live(
                 await trio.sleep(interval_s)
 
 
-async def story(client: RemotingClient, row: Row) -> list[str]:
+async def details(client: RemotingClient, row: Row) -> list[str]:
     """Facts about a replica and its last events, a line each."""
     lines = [
         f"id {row.broker_id}, epoch {row.epoch}, {'in' if row.in_set else 'not in'} the set",
@@ -109,7 +109,7 @@ async def story(client: RemotingClient, row: Row) -> list[str]:
     ]
     try:
         reply = await ask(client, row.address, Command(RequestCode.RMQHA_GET_HISTORY))
-        return lines + [line(event) for event in parse_history(loads(bytes(reply.body)))[-STORY_EVENTS:]]
+        return lines + [line(event) for event in parse_history(loads(bytes(reply.body)))[-DETAIL_EVENTS:]]
     except RmqhaError as error:
         return [*lines, str(error)]
     except ValueError as error:

@@ -62,7 +62,7 @@ class TopView(Enum):
 
     REPLICAS = "replicas"
     CONSUMERS = "consumers"
-    STORY = "story"
+    DETAILS = "story"
     HELP = "help"
 
 
@@ -77,7 +77,7 @@ class ConsumerRow:
 
 
 class TopAction(Enum):
-    STORY = "story of"
+    DETAILS = "story of"
     SWITCH = "switch"
     MAINTENANCE_ON = "maintenance on"
     MAINTENANCE_OFF = "maintenance off"
@@ -85,7 +85,7 @@ class TopAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PendingAction:
-    """An action that the operator has confirmed; a story needs no confirmation."""
+    """An action that the operator has confirmed; details need no confirmation."""
 
     action: TopAction
     row: Row
@@ -93,12 +93,12 @@ class PendingAction:
 
 class Screen:
     """State of the screen. `rows`, `health` and `consumers` are of the last sample; `message`: outcome of the last key
-    or action; `story`: lines about the selected replica; `release`: release that the nodes run."""
+    or action; `details`: lines about the selected replica; `release`: release that the nodes run."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self.consumers: list[ConsumerRow] | None = None
-        self.story: list[str] = []
+        self.details: list[str] = []
         self.release = ""
         self.view = TopView.REPLICAS
         self.order = SortOrder.NAME
@@ -174,8 +174,8 @@ class Screen:
                 self.filter = ""
             self.view = TopView.REPLICAS
         elif (row := self.selected) is not None:
-            self.view, self.story = TopView.STORY, []
-            return PendingAction(TopAction.STORY, row)
+            self.view, self.details = TopView.DETAILS, []
+            return PendingAction(TopAction.DETAILS, row)
         self._select_shown()
         return None
 
@@ -218,7 +218,7 @@ class Screen:
         parts += {
             TopView.REPLICAS: lambda: self._replicas(keys),
             TopView.CONSUMERS: self._consumers,
-            TopView.STORY: self._story,
+            TopView.DETAILS: self._details,
             TopView.HELP: _help,
         }[self.view]()
         if self.health is not None:
@@ -258,14 +258,14 @@ class Screen:
         columns = [("GROUP", "left"), ("WAITING", "right"), ("MEMBERS", "right"), ("TOPICS", "left")]
         return [table(columns, rows, fold=False)]
 
-    def _story(self) -> list[Text | Table]:
+    def _details(self) -> list[Text | Table]:
         row = self.selected
         if row is None:
             return [Text("it is gone", "dim")]
         parts: list[Text | Table] = [Text(f"{row.node} at {row.address}, {row.role} of {row.group}", "bold")]
         if row.error:
             parts.append(Text(row.error, "red"))
-        parts += [Text(line) for line in self.story or ["asking it for its last events …"]]
+        parts += [Text(line) for line in self.details or ["asking it for its last events …"]]
         return parts
 
     def _head(self, at: str, overdue_s: float | None) -> Text:

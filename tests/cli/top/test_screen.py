@@ -202,9 +202,9 @@ def test_the_order_is_the_next_one_with_each_key() -> None:
 def test_enter_asks_for_a_replicas_story_and_goes_back() -> None:
     found = screen()
     found.press("j")
-    assert found.press("\n") == PendingAction(TopAction.STORY, found.rows[1])
+    assert found.press("\n") == PendingAction(TopAction.DETAILS, found.rows[1])
     assert "asking it for its last events …" in shown(found)
-    found.story = ["12:00:00 role_changed role=SLAVE"]
+    found.details = ["12:00:00 role_changed role=SLAVE"]
     assert "broker-a-2 at 127.0.0.1:10912, slave of broker-a" in shown(found)
     assert "12:00:00 role_changed role=SLAVE" in shown(found)
     assert found.press("\n") is None

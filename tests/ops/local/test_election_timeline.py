@@ -1,4 +1,4 @@
-"""One story an election, from the events of all nodes."""
+"""The timeline of each election, from the events of all nodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqha.cli.admin.history import paragraph
-from rmqha.ops.local.election_story import ElectionStory, SetStep, election_stories
+from rmqha.ops.local.election_timeline import ElectionTimeline, SetStep, election_timelines
 from rmqha.wire.state.history import HistoryEvent, parse_history
 
 GROUPS = {"broker-a-1": "broker-a", "broker-a-2": "broker-a", "broker-b-1": "broker-b"}
@@ -35,7 +35,7 @@ FAILOVER = [
     event(12_000, "broker-a-1", "log_truncated", cut_bytes=209),
     event(17_000, "broker-a-2", "set_changed", epoch=2, members=[1, 2, 3], joined=[1], left={}),
 ]
-STORY = ElectionStory(
+TIMELINE = ElectionTimeline(
     "broker-a",
     2,
     9_012,
@@ -51,8 +51,8 @@ STORY = ElectionStory(
 
 
 def test_a_failover_from_the_masters_death_to_the_full_set() -> None:
-    first, second = election_stories(FAILOVER, GROUPS)
-    assert second == STORY
+    first, second = election_timelines(FAILOVER, GROUPS)
+    assert second == TIMELINE
     assert (first.leader, first.cause, first.began_ms, first.phases, first.cuts) == (
         "broker-a-1",
         "first election",
@@ -63,7 +63,7 @@ def test_a_failover_from_the_masters_death_to_the_full_set() -> None:
 
 
 def test_a_paragraph_reads_at_eighty_columns() -> None:
-    head, *rest = paragraph(STORY).splitlines()
+    head, *rest = paragraph(TIMELINE).splitlines()
     assert head.endswith(" broker-a epoch 2")
     assert rest[0] == "  broker-a-2 became master: master dead (session closed)"
     assert rest[1] == "  ms since the old master was given up: elect 12, role 15, writable 21, route 23"
@@ -82,9 +82,13 @@ def test_the_same_told_twice_and_another_groups_are_kept_apart() -> None:
         event(9_016, "broker-b-1", "set_changed", epoch=2, members=[1], joined=[], left={}),
     ]
     twice = [replace(item, node="ctl-1") for item in FAILOVER if item.node == "ns-1"]
-    stories = election_stories([*others, *FAILOVER, *twice], GROUPS)
-    assert [(story.group, story.epoch) for story in stories] == [("broker-a", 1), ("broker-b", 7), ("broker-a", 2)]
-    assert stories[2] == STORY
+    timelines = election_timelines([*others, *FAILOVER, *twice], GROUPS)
+    assert [(item.group, item.epoch) for item in timelines] == [
+        ("broker-a", 1),
+        ("broker-b", 7),
+        ("broker-a", 2),
+    ]
+    assert timelines[2] == TIMELINE
 
 
 def test_a_switch_ends_where_the_next_election_begins_and_names_are_remembered() -> None:
@@ -96,15 +100,15 @@ def test_a_switch_ends_where_the_next_election_begins_and_names_are_remembered()
         event(31_000, "ns-1", "master_dead", group="broker-a", broker_id=1, why="probe failed"),
         elected(31_010, 4, 2, "MASTER_DEAD"),
     ]
-    *_, third, fourth = election_stories([*FAILOVER, *switch], GROUPS)
+    *_, third, fourth = election_timelines([*FAILOVER, *switch], GROUPS)
     assert (third.is_switch, third.phases, third.cuts) == (True, (("elect", 4), ("role", 6)), ())
     assert "  ms since the hand-over began: elect 4, role 6" in paragraph(third).splitlines()
     assert (fourth.leader, fourth.why) == ("broker-a-2", "probe failed"), "it died before it took the role"
 
 
 def test_a_master_that_nobody_heard_goes_by_its_id() -> None:
-    (story,) = election_stories([elected(5, 3, 2, "DESIGNATED")], GROUPS)
-    assert (story.leader, story.cause, story.sets) == ("replica 2", "designated", ())
+    (timeline,) = election_timelines([elected(5, 3, 2, "DESIGNATED")], GROUPS)
+    assert (timeline.leader, timeline.cause, timeline.sets) == ("replica 2", "designated", ())
 
 
 @given(
@@ -119,5 +123,5 @@ def test_a_master_that_nobody_heard_goes_by_its_id() -> None:
 )
 def test_what_no_node_of_ours_says_is_survived(events: list[dict[str, Any]]) -> None:
     told = [replace(item, node=str(item.get("node") or "")) for item in parse_history({"events": events})]
-    for story in election_stories(told, GROUPS):
-        assert paragraph(story) and story.as_dict()["group"] == story.group
+    for timeline in election_timelines(told, GROUPS):
+        assert paragraph(timeline) and timeline.as_dict()["group"] == timeline.group

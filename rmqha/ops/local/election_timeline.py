@@ -25,7 +25,7 @@ class SetStep:
 
 
 @dataclass(frozen=True, slots=True)
-class ElectionStory:
+class ElectionTimeline:
     """One election. `began_ms`: when the old master was declared dead, or began to hand over (`is_switch`); `phases`:
     milliseconds from then on, () if neither is known. `cuts`: cut bytes by node."""
 
@@ -58,7 +58,7 @@ class ElectionStory:
         }
 
 
-def election_stories(events: Iterable[HistoryEvent], groups: Mapping[str, str]) -> list[ElectionStory]:
+def election_timelines(events: Iterable[HistoryEvent], groups: Mapping[str, str]) -> list[ElectionTimeline]:
     """Elections, the oldest first. `groups`: the group of each broker by the name of its node. An event of a form that
     no node of ours writes is left out."""
     told = sorted((event for event in events if _is_sound(event)), key=lambda event: event.at_ms)
@@ -73,11 +73,11 @@ def election_stories(events: Iterable[HistoryEvent], groups: Mapping[str, str]) 
         later = [other.at_ms for (name, number), other in elected.items() if name == group and number > epoch]
         own = [item for item in told if _group_of(item, groups) in ("", group)]
         leader = names.get((group, event.get("broker_id"))) or node_label("", event.get("broker_id"))
-        found.append(_story(group, epoch, event, own, min(later, default=None), groups, leader))
-    return sorted(found, key=lambda story: (story.at_ms, story.group, story.epoch))
+        found.append(_timeline(group, epoch, event, own, min(later, default=None), groups, leader))
+    return sorted(found, key=lambda timeline: (timeline.at_ms, timeline.group, timeline.epoch))
 
 
-def _story(
+def _timeline(
     group: str,
     epoch: int,
     elected: HistoryEvent,
@@ -85,7 +85,7 @@ def _story(
     until_ms: int | None,
     groups: Mapping[str, str],
     leader: str,
-) -> ElectionStory:
+) -> ElectionTimeline:
     at_ms = elected.at_ms
     end_ms = 1 << 62 if until_ms is None else until_ms
     during = [item for item in own if at_ms <= item.at_ms < end_ms]
@@ -96,7 +96,7 @@ def _story(
         near = [item for item in own if began_ms <= item.at_ms < min(end_ms, at_ms + SETTLED_MS)]
         measured = failover_phases(near, began_ms, group)
         phases = tuple((name.removesuffix("_ms"), value) for name in PHASES if (value := measured[name]) is not None)
-    return ElectionStory(
+    return ElectionTimeline(
         group,
         epoch,
         at_ms,
