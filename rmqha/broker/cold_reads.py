@@ -134,7 +134,7 @@ class AwaitedReads(Generic[K]):
         self._waiting.clear()
 
 
-class MemoryLog(Protocol):
+class ResidencyLog(Protocol):
     """The log that tells what of a queue is in memory; the store."""
 
     def memory_bounds(self, topic: str, queue_id: int, offset: int, count: int) -> Bounds | ColdRange: ...
@@ -143,7 +143,7 @@ class MemoryLog(Protocol):
 class ColdEntries(AwaitedReads[tuple[str, int, int]]):
     """Reads of services that go through queues in steps, by topic, queue id and first entry."""
 
-    def __init__(self, log: MemoryLog, reads: ColdReads, clock: Clock) -> None:
+    def __init__(self, log: ResidencyLog, reads: ColdReads, clock: Clock) -> None:
         super().__init__(reads, clock)
         self._log = log
 

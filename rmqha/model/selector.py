@@ -73,7 +73,7 @@ class SelectorError(ValueError):
     """Error in an expression; the text says where and why."""
 
 
-class _NoResultError(Exception):
+class _IncomparableError(Exception):
     """Raised for two values that cannot be compared: the message does not match."""
 
 
@@ -103,7 +103,7 @@ class Selector:
         """True if a message matches. `get` returns its properties."""
         try:
             return self._evaluate(get) is True
-        except _NoResultError:
+        except _IncomparableError:
             return False
 
 
@@ -187,10 +187,10 @@ def _truth(node: _Node) -> _Node:
 def _whole(text: str, bits: int) -> int:
     digits = text.lstrip("+-").lstrip("0")
     if len(digits) > _MAX_DIGITS or not _JAVA_WHOLE.fullmatch(text):
-        raise _NoResultError
+        raise _IncomparableError
     number = int(digits or "0") * (-1 if text[0] == "-" else 1)
     if not -(1 << bits - 1) <= number < 1 << bits - 1:
-        raise _NoResultError
+        raise _IncomparableError
     return number
 
 
@@ -198,7 +198,7 @@ def _whole(text: str, bits: int) -> int:
 def _double(text: str) -> float:
     match = _JAVA_DOUBLE.fullmatch(text.strip(_JAVA_SPACES))
     if match is None:
-        raise _NoResultError
+        raise _IncomparableError
     if match["hex"]:
         try:
             return float.fromhex(match["hex"])
@@ -222,7 +222,7 @@ def _order(left: Value, right: Value) -> int:
         if isinstance(left, str):
             left = _like(left, right)
         elif isinstance(left, bool):
-            raise _NoResultError
+            raise _IncomparableError
         else:
             right = _like(str(right), left)
     elif isinstance(left, bool) != isinstance(right, bool):

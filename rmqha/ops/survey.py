@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from rmqha.host.asking.shell import Caller, TaskStarter, open_client, open_tasks, sleep, within
+from rmqha.host.asking.shell import Caller, TaskGroup, open_client, open_tasks, sleep, within
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.base import parse_properties
 from rmqha.model.error import RemoteError, RmqhaError
@@ -106,7 +106,7 @@ class Survey:
         self._extent = extent
         self._time_s = time_s
         self._node_ms = max(1, round(time_s * NODE_SHARE * 1000))
-        self._tasks: TaskStarter | None = None
+        self._tasks: TaskGroup | None = None
         self._reports: dict[tuple[ServerKind, str], NodeReport] = {}
 
     @property

@@ -365,10 +365,10 @@ class Records:
         """The positions of `_layout`. StoreError if some record's lengths do not add up."""
         parts, fits = self._layout
         if not fits.all():
-            raise StoreError(self.describe_unwhole(int(np.argmin(fits))))
+            raise StoreError(self.describe_incomplete(int(np.argmin(fits))))
         return parts
 
-    def describe_unwhole(self, index: int) -> str:
+    def describe_incomplete(self, index: int) -> str:
         """The sentence for a record whose lengths do not add up."""
         sizes = f"a body of {self._tail['bodySize'][index]} bytes and other lengths that do not add up to it"
         return self.describe(index, f"parts of {self.fixed['storeSize'][index]} bytes together", sizes)
@@ -489,7 +489,7 @@ class Records:
         """Positions of one record's start, of the 16 bytes before its body, of the body and of its end. StoreError if
         its lengths do not add up."""
         if not self._layout[1][index]:
-            raise StoreError(self.describe_unwhole(index))
+            raise StoreError(self.describe_incomplete(index))
         body, body_end = int(self._layout[0][0][index]), int(self._layout[0][1][index])
         return int(self.starts[index]), body - _TAIL.itemsize, body, body_end
 

@@ -134,9 +134,9 @@ class _Salvage:
             # it may end behind what the damaged size claims: a size that claims a little too much hides a whole one
             hidden = find_record(self._window, start + 1, self._stop, until=end)
             if hidden is None and self._window.size_bytes - RECORD_MIN_BYTES < end and self._goes_on:
-                self.broken = records.describe_unwhole(bad)  # a neighbour's header may be cut by the window's end
+                self.broken = records.describe_incomplete(bad)  # a neighbour's header may be cut by the window's end
                 return start
-            self._add(start, end if hidden is None else hidden, records.describe_unwhole(bad))
+            self._add(start, end if hidden is None else hidden, records.describe_incomplete(bad))
             if hidden is not None:
                 return hidden
         self._kept.append(records.starts[low:])

@@ -144,7 +144,7 @@ class LogFile:
         head = self.window(position, min(position + RECORD_MIN_BYTES, stop))
         if find_record(head, 0, stop - position) == 0:
             window = self.window(position, position + int.from_bytes(head.data[:4].tobytes(), "big"))
-            return Records(window, np.zeros(1, np.int64)).describe_unwhole(0)
+            return Records(window, np.zeros(1, np.int64)).describe_incomplete(0)
         return describe_break(self.window(position, min(position + RECORD_MIN_BYTES, stop)), 0, stop - position)
 
     def find_record(self, position: int, stop: int) -> int | None:

@@ -38,8 +38,8 @@ T = TypeVar("T")
 PROBE_INTERVAL_MS = 500
 
 
-class HostAwaits:
-    """Awaits over trio."""
+class HostAsyncPort:
+    """AsyncPort over trio."""
 
     def __init__(self, client: RemotingClient) -> None:
         self._client = client
@@ -76,7 +76,7 @@ class MetadataSync:
     ) -> None:
         tables = topics, groups, offsets, delay_offsets, users, modes, timer_counts
         self.follower = MetadataFollower(
-            *tables, HostAwaits(client), master, holds, tracer, saves_offsets=saves_offsets
+            *tables, HostAsyncPort(client), master, holds, tracer, saves_offsets=saves_offsets
         )
         self._master = master
         self._changed = trio.Event()
@@ -123,7 +123,7 @@ class QueueMaxOffsetsSync:
 
     def __init__(self, ends: QueueMaxOffsets, starts: QueueMinOffsets, client: RemotingClient) -> None:
         self._ends = ends
-        self._awaits = HostAwaits(client)
+        self._port = HostAsyncPort(client)
         self._lacks = _ThreadEvent()
         starts.subscribe(self._lacks.set)
         if starts.lacks:
@@ -132,7 +132,7 @@ class QueueMaxOffsetsSync:
     async def run(self) -> None:
         while True:
             await self._lacks.wait()
-            await self._ends.learn(self._awaits)
+            await self._ends.learn(self._port)
 
 
 class RepairLoop:
@@ -140,7 +140,7 @@ class RepairLoop:
 
     def __init__(self, repair: ReadRepair, damage: DamageTable, client: RemotingClient) -> None:
         self._repair = repair
-        self._awaits = HostAwaits(client)
+        self._port = HostAsyncPort(client)
         self._due = _ThreadEvent()
         damage.subscribe(self._due.set)
         self._due.set()
@@ -148,7 +148,7 @@ class RepairLoop:
     async def run(self) -> None:
         while True:
             await self._due.wait()
-            await self._repair.run(self._awaits)
+            await self._repair.run(self._port)
 
 
 class ForeignProbe:

@@ -15,7 +15,7 @@ from typing import Protocol
 from zlib import crc32
 
 from rmqha.broker.requests.request import Channel, Handler, RequestError, number
-from rmqha.broker.tables.metadata_follower import CALL_TIMEOUT_MS, Awaits
+from rmqha.broker.tables.metadata_follower import CALL_TIMEOUT_MS, AsyncPort
 from rmqha.ha.log_writes import WAITS_FOR_DISK
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.epoch import EpochEntry
@@ -82,20 +82,20 @@ class ReadRepair:
         return command.reply(ResponseCode.SUCCESS, ext, data)
 
     # --- asking replica ---------------------------------------------------------------------------------------------
-    async def run(self, awaits: Awaits) -> None:
+    async def run(self, port: AsyncPort) -> None:
         """Repair until nothing is damaged. May be cancelled at any await. Raises StoreError."""
         damage, pause_ms = self._store.damage, RETRY_FIRST_MS
         while self._peer_requests or damage.refused or damage.records:
             if self._peer_requests:
                 self._check_claim(next(iter(self._peer_requests)))
-                await awaits.sleep(CLAIM_PAUSE_MS)
+                await port.sleep(CLAIM_PAUSE_MS)
             if damage.refused is not None:
-                await self._report(awaits, damage.refused[0])
-            mended = [await self._repair_record(awaits, record) for record in damage.records]
+                await self._report(port, damage.refused[0])
+            mended = [await self._repair_record(port, record) for record in damage.records]
             if any(mended):
                 pause_ms = RETRY_FIRST_MS
             elif damage.records or damage.refused:
-                await awaits.sleep(RETRY_FIRST_MS if damage.refused else pause_ms)
+                await port.sleep(RETRY_FIRST_MS if damage.refused else pause_ms)
                 pause_ms = min(2 * pause_ms, RETRY_MOST_MS)
 
     def _check_claim(self, offset: PhyOffset) -> None:
@@ -111,11 +111,11 @@ class ReadRepair:
         except DamagedError as error:
             self._store.damage.found(error)
 
-    async def _report(self, awaits: Awaits, offset: int) -> None:
+    async def _report(self, port: AsyncPort, offset: int) -> None:
         """Ask the master for the record that it sent damaged, so that it checks its own."""
         for address in self._group.holders(PhyOffset(offset))[:1]:
             with suppress(UnreachableError):
-                reply = await awaits.call(address, self._question(offset), CALL_TIMEOUT_MS)
+                reply = await port.call(address, self._question(offset), CALL_TIMEOUT_MS)
                 if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and address not in self._traced:
                     self._traced.add(address)
                     self._tracer.event("damage_not_reported", address=address, reason="it does not know request 52034")
@@ -124,21 +124,21 @@ class ReadRepair:
     def _question(offset: int) -> Command:
         return Command(RequestCode.RMQHA_READ_RECORD, {"version": str(VERSION), "phyOffset": str(offset)})
 
-    async def _repair_record(self, awaits: Awaits, record: DamagedRecord) -> bool:
+    async def _repair_record(self, port: AsyncPort, record: DamagedRecord) -> bool:
         """Repair one record; True if it is valid again."""
         reasons: list[str] = []
         damage, offset = self._store.damage, record.phy_offset
         for address in self._group.holders(PhyOffset(offset)):
             try:
-                outcome, reason = await self._ask(awaits, address, record)
+                outcome, reason = await self._ask(port, address, record)
             except (UnreachableError, RemoteProtocolError) as error:
                 reasons.append(str(error))
                 continue
             if not self._is_still(record):
                 return False
             if outcome is Repair.WRITTEN:
-                await awaits.write(self._store.repair.sync, offset)
-                return await self._write_copy(awaits, record, address)
+                await port.write(self._store.repair.sync, offset)
+                return await self._write_copy(port, record, address)
             if outcome is Repair.SAME:
                 damage.lacked(offset, ENTRY_DAMAGED, as_written=True)
                 self._settled()
@@ -153,10 +153,10 @@ class ReadRepair:
         """False if the log is being changed, or was cut or trimmed meanwhile."""
         return not self._group.is_writing and self._store.damage.get(record.phy_offset) is record
 
-    async def _write_copy(self, awaits: Awaits, record: DamagedRecord, address: str) -> bool:
+    async def _write_copy(self, port: AsyncPort, record: DamagedRecord, address: str) -> bool:
         """Write the copy from `address` durably. True unless the record's file was removed meanwhile."""
         while self._group.is_writing:
-            await awaits.sleep(CLAIM_PAUSE_MS)
+            await port.sleep(CLAIM_PAUSE_MS)
         if not self._is_still(record):
             return False
         self._store.damage.repaired(record.phy_offset, address)
@@ -165,9 +165,9 @@ class ReadRepair:
         self._settled()
         return True
 
-    async def _ask(self, awaits: Awaits, address: str, record: DamagedRecord) -> tuple[Repair, str]:
+    async def _ask(self, port: AsyncPort, address: str, record: DamagedRecord) -> tuple[Repair, str]:
         """Ask a replica for a record. Raises UnreachableError, RemoteProtocolError and StoreError."""
-        reply = await awaits.call(address, self._question(record.phy_offset), CALL_TIMEOUT_MS)
+        reply = await port.call(address, self._question(record.phy_offset), CALL_TIMEOUT_MS)
         if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return Repair.REFUSED, "it does not know request 52034"
         if reply.code != ResponseCode.SUCCESS:

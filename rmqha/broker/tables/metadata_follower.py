@@ -1,5 +1,5 @@
 """Replication of the master's tables to a slave: topics, groups, offsets, users, request modes. No trio: it awaits only
-`Awaits`, which the host's shell implements with trio and the simulation with its events.
+`AsyncPort`, which the host's shell implements with trio and the simulation with its events.
 
 An rmqha master is followed by a long poll (request 52030): each answer has newer entries, each poll the versions on
 this replica's disk. Apache's master does not know that request: its tables are pulled whole every five seconds.
@@ -65,7 +65,7 @@ class FollowedMaster(NamedTuple):
     own_id: BrokerId
 
 
-class Awaits(Protocol):
+class AsyncPort(Protocol):
     """Port of everything that takes time."""
 
     async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
@@ -95,7 +95,7 @@ class MetadataFollower:
         users: UserTable,
         modes: ModeTable,
         timer_counts: MasterTimerCounts,
-        awaits: Awaits,
+        port: AsyncPort,
         master: Callable[[], FollowedMaster | None],
         holds: Callable[[int], bool],
         tracer: Tracer,
@@ -111,7 +111,7 @@ class MetadataFollower:
         self._users = users
         self._modes = modes
         self._timer_counts = timer_counts
-        self._awaits = awaits
+        self._port = port
         self._master = master
         self._holds = holds
         self._tracer = tracer
@@ -148,7 +148,7 @@ class MetadataFollower:
             except (*_FAULTS, OSError) as error:  # a disk that takes no table is no reason to end
                 self._note_failure(master, error)
                 self._begin()  # it may have been killed and be back, with older tables
-                await self._awaits.sleep(retry_ms)
+                await self._port.sleep(retry_ms)
                 retry_ms = min(2 * retry_ms, MAX_RETRY_MS)
             else:
                 self._failed = False
@@ -189,7 +189,7 @@ class MetadataFollower:
         }
         body = lenient_json.dumps(to_body(self._lost_by_master)) if self._lost_by_master else b""
         command = Command(RequestCode.RMQHA_FOLLOW_TABLES, ext, body)
-        return await self._awaits.call(master.address, command, MAX_HOLD_MS + CALL_TIMEOUT_MS)
+        return await self._port.call(master.address, command, MAX_HOLD_MS + CALL_TIMEOUT_MS)
 
     async def _take(self, master: FollowedMaster, reply: Command, asked: TableVersion) -> None:
         """Apply an answer. `asked`: newest offset change at the time of the poll. Raises as `_ask`, ValueError or
@@ -229,7 +229,7 @@ class MetadataFollower:
         for _ in range((LOG_WAIT_MS if self._compared else UNALIGNED_HOLD_MS) // POLL_MS):
             if self._master() != master or self._holds(log_end):
                 break
-            await self._awaits.sleep(POLL_MS)
+            await self._port.sleep(POLL_MS)
         return self._master() == master and self._holds(log_end)
 
     async def _take_offsets(self, offsets: list[OffsetChange], asked: TableVersion) -> None:
@@ -261,21 +261,21 @@ class MetadataFollower:
         if self._master() == master:
             self._modes.replace(modes)
             if (data := self._modes.unsaved(in_flight=True)) is not None:
-                await self._awaits.write(self._modes.write, data)
+                await self._port.write(self._modes.write, data)
 
     async def _save_offsets(self, changes: list[OffsetChange]) -> None:
         """Save offsets that an operator has set back or removed: like topics they survive a kill of all replicas."""
         is_ordered = any(change.is_reset or change.offset is None for change in changes)
         data = self._offsets.unsaved() if self._saves_offsets or is_ordered else None
         if data is not None:
-            await self._awaits.write(self._offsets.write, data)
+            await self._port.write(self._offsets.write, data)
 
     async def _save_tables(self) -> None:
         """Save the tables, which the next poll acknowledges. A change of the version alone may be saved later."""
         for table in (self._topics, self._groups, self._users):
             data = None if table.file.is_saved else table.unsaved(in_flight=True)
             if data is not None:
-                await self._awaits.write(table.file.write, data)
+                await self._port.write(table.file.write, data)
 
     def _note_failure(self, master: FollowedMaster, error: Exception) -> None:
         if not self._failed:
@@ -288,7 +288,7 @@ class MetadataFollower:
         while self._master() == master:
             if await self.pull(master):
                 pause_ms = INTERVAL_MS
-            await self._awaits.sleep(pause_ms)
+            await self._port.sleep(pause_ms)
 
     async def pull(self, master: FollowedMaster) -> bool:
         """Read all tables once; False, traced once, after a failure."""
@@ -309,7 +309,7 @@ class MetadataFollower:
     async def _ask(
         self, master: FollowedMaster, code: RequestCode, ext: dict[str, str] | None = None
     ) -> tuple[Command, Any]:
-        reply = await self._awaits.call(master.address, Command(code, ext), CALL_TIMEOUT_MS)
+        reply = await self._port.call(master.address, Command(code, ext), CALL_TIMEOUT_MS)
         if reply.code != ResponseCode.SUCCESS:
             raise RemoteError(reply.code, reply.remark or "", master.address)
         return reply, object_of(master.address, reply)
@@ -363,7 +363,7 @@ class MetadataFollower:
     async def _pull_modes(self, master: FollowedMaster) -> None:
         """Read the modes, if the master knows them."""
         command = Command(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
-        reply = await self._awaits.call(master.address, command, CALL_TIMEOUT_MS)
+        reply = await self._port.call(master.address, command, CALL_TIMEOUT_MS)
         if reply.code == ResponseCode.SUCCESS:
             body = object_of(master.address, reply)
             if parse_modes(body) != self._modes.all:
@@ -371,7 +371,7 @@ class MetadataFollower:
 
     async def _pull_timer_counts(self, master: FollowedMaster) -> None:
         """Read the counts of waiting timers, if the master has a timer wheel."""
-        reply = await self._awaits.call(master.address, Command(RequestCode.GET_TIMER_METRICS), CALL_TIMEOUT_MS)
+        reply = await self._port.call(master.address, Command(RequestCode.GET_TIMER_METRICS), CALL_TIMEOUT_MS)
         if self._master() != master:
             return
         if reply.code == ResponseCode.SUCCESS:
@@ -383,7 +383,7 @@ class MetadataFollower:
         """Progress of timers of a master with a timer wheel, else {}: everything is then delivered again. It is set
         back by the time since the last scan, since the wheel may store a message that waits for more than one round
         later than this replica expects."""
-        reply = await self._awaits.call(master.address, Command(RequestCode.GET_TIMER_CHECK_POINT), CALL_TIMEOUT_MS)
+        reply = await self._port.call(master.address, Command(RequestCode.GET_TIMER_CHECK_POINT), CALL_TIMEOUT_MS)
         if reply.code != ResponseCode.SUCCESS:
             return {}
         found = timer_check.decode(bytes(reply.body))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from rmqha.broker.requests.request import Channel, Handler, RequestError
-from rmqha.broker.tables.metadata_follower import CALL_TIMEOUT_MS, Awaits, FollowedMaster, object_of
+from rmqha.broker.tables.metadata_follower import CALL_TIMEOUT_MS, AsyncPort, FollowedMaster, object_of
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteProtocolError, UnreachableError
 from rmqha.port import Tracer
@@ -67,20 +67,20 @@ class QueueMaxOffsets:
         return command.reply(ext={"dispatchedOffset": str(self._store.dispatched_offset)}, body=body)
 
     # --- slave ------------------------------------------------------------------------------------------------------
-    async def learn(self, awaits: Awaits) -> None:
+    async def learn(self, port: AsyncPort) -> None:
         """Ask until the ends are known. May be cancelled at any await."""
         while self._store.lacks_queue_ends:
             master = self._master()
             if master is not None and self._group.is_following:
                 try:
-                    await self._ask(awaits, master)
+                    await self._ask(port, master)
                 except (UnreachableError, RemoteProtocolError) as error:
                     self._trace_once(str(error))
             if self._store.lacks_queue_ends:
-                await awaits.sleep(RETRY_MS)
+                await port.sleep(RETRY_MS)
         self._trouble = ""
 
-    async def _ask(self, awaits: Awaits, master: FollowedMaster) -> None:
+    async def _ask(self, port: AsyncPort, master: FollowedMaster) -> None:
         """Ask the master once. Raises UnreachableError and RemoteProtocolError."""
         starts = self._store.queue_min_offsets
         restart_count = starts.restart_count
@@ -90,12 +90,12 @@ class QueueMaxOffsets:
             is_same = self._master() == master and starts.restart_count == restart_count
             return is_same and self._group.is_following
 
-        reply = await awaits.call(master.address, Command(RequestCode.RMQHA_GET_QUEUE_ENDS), CALL_TIMEOUT_MS)
+        reply = await port.call(master.address, Command(RequestCode.RMQHA_GET_QUEUE_ENDS), CALL_TIMEOUT_MS)
         ends: list[QueueEnd] = []
         if reply.code == ResponseCode.SUCCESS:
             dispatched_offset, ends = parse(master.address, reply)
             while holds() and self._store.dispatched_offset < dispatched_offset:
-                await awaits.sleep(POLL_MS)
+                await port.sleep(POLL_MS)
         elif reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             self._trace_once(f"{master.address} does not know request 52032: idle queues may begin at 0 again")
         else:

@@ -17,7 +17,7 @@ from rmqha.model.printable import printable
 
 if TYPE_CHECKING:
     from rmqha.client.admin import Admin
-    from rmqha.ops.messaging.topics import TopicChange, TopicEdit, TopicShape
+    from rmqha.ops.messaging.topics import TopicChange, TopicEdit, TopicSettings
 
 MAX_QUEUE_COUNT = 1024
 PERMISSIONS = ("none", "write", "read", "both")
@@ -259,7 +259,7 @@ def _permission(perm: int) -> str:
     return PERMISSIONS[perm >> 1 & 3]
 
 
-def _shape_json(shape: TopicShape) -> dict[str, Any]:
+def _shape_json(shape: TopicSettings) -> dict[str, Any]:
     return {
         "readQueues": shape.read_queues,
         "writeQueues": shape.write_queues,

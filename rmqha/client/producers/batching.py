@@ -154,7 +154,7 @@ class BatchPipeline:
             unique_key, part = message.unique_key or self._unique_key(), b""
             try:
                 check_message(message)
-                if len(message.body) <= self._longest and not message.unheard_in_batches:
+                if len(message.body) <= self._longest and not message.ignored_in_batches:
                     part = batch_part(message, unique_key)
             except UsageError as error:
                 self._note(item, error)

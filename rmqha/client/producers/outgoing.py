@@ -65,7 +65,7 @@ class OutgoingMessage:
         return (self.topic, self.queue_id) if self.key is None and isinstance(self.queue_id, int) else None
 
     @property
-    def unheard_in_batches(self) -> str:
+    def ignored_in_batches(self) -> str:
         """A property that brokers ignore if the message is in a batch; "" if it has none."""
         return min(_UNHEARD_IN_BATCHES & self.properties.keys(), default="")
 

@@ -184,7 +184,7 @@ class Producer:
             check_message(message)
             if message.topic != first.topic or message.lane != first.lane:
                 raise UsageError("the messages of a batch must share their topic and their ordering key or queue")
-            if name := message.unheard_in_batches:
+            if name := message.ignored_in_batches:
                 raise UsageError(f"property {name} does nothing in a batch: send the message by itself")
         unique_keys = [message.unique_key or self._unique_key() for message in messages]
         return await self._send_parts(

@@ -79,7 +79,7 @@ class Namespaces:
         self._in(HUB, "link", "set", self._port(name), "master", "bridge")
 
     @contextmanager
-    def spoiled(self, name: str, *, loss_per_mille: int, delay_ms: int) -> Iterator[BadCable]:
+    def spoiled(self, name: str, *, loss_per_mille: int, delay_ms: int) -> Iterator[LossyCable]:
         """Replace the host's cable by a bad one for as long as the block lasts."""
         port, inner, outer = (f"{kind}{self._names.index(name)}" for kind in ("port", "inner", "outer"))
         self._in(HUB, "link", "add", inner, "type", "veth", "peer", "name", outer)
@@ -90,7 +90,7 @@ class Namespaces:
             for device in (inner, outer):
                 self._in(HUB, "link", "set", device, "up")
             near, far = self.run(HUB, lambda: (plug(port), plug(inner)))
-            with BadCable(near, far, loss_per_mille=loss_per_mille, delay_ms=delay_ms) as cable:
+            with LossyCable(near, far, loss_per_mille=loss_per_mille, delay_ms=delay_ms) as cable:
                 self.cut(name)
                 self._in(HUB, "link", "set", outer, "master", "bridge")
                 yield cable
@@ -194,7 +194,7 @@ def plug(device: str) -> socket.socket:
     return made
 
 
-class BadCable:
+class LossyCable:
     """A cable between two raw sockets, which it closes, that loses and delays frames. Each frame is lost with
     `loss_per_mille`; the others take `delay_ms` on average, from half of it to one and a half times as much, and may
     overtake each other. Use as a context manager."""
@@ -210,7 +210,7 @@ class BadCable:
         self._error: OSError | None = None
         self.carried_count = self.lost_count = 0
 
-    def __enter__(self) -> BadCable:
+    def __enter__(self) -> LossyCable:
         self._thread.start()
         return self
 

@@ -27,7 +27,7 @@ class Caller(Protocol):
         ...
 
 
-class TaskStarter(Protocol):
+class TaskGroup(Protocol):
     """A group of concurrent tasks; leaving its context waits for all of them."""
 
     def start_soon(self, task: Callable[..., Awaitable[Any]], *args: Any) -> object: ...
@@ -56,7 +56,7 @@ def open_client(security: Security | None = None) -> AbstractAsyncContextManager
     return RemotingClient(security=security)
 
 
-def open_tasks() -> AbstractAsyncContextManager[TaskStarter]:
+def open_tasks() -> AbstractAsyncContextManager[TaskGroup]:
     if blocking.is_running():
         return blocking.ThreadTasks()
     import trio

@@ -16,7 +16,7 @@ STUCK_S = 0.5
 """Time (s) without reading after which a session is closed before the others."""
 
 
-class AnswerReader(Protocol):
+class SlowReader(Protocol):
     """A session whose peer has not taken all answers."""
 
     def close_unread(self) -> None:
@@ -30,11 +30,11 @@ class SlowReaders:
     def __init__(self, max_bytes: int = MAX_UNREAD_BYTES, now_s: Callable[[], float] = time.monotonic) -> None:
         self._max_bytes = max_bytes
         self._now_s = now_s
-        self._held: dict[AnswerReader, tuple[int, float]] = {}
+        self._held: dict[SlowReader, tuple[int, float]] = {}
         """Bytes that wait, and the time (s) when the peer last read some, or when the first were queued."""
         self.total_bytes = 0
 
-    def hold(self, reader: AnswerReader, size_bytes: int) -> None:
+    def hold(self, reader: SlowReader, size_bytes: int) -> None:
         """Note that `size_bytes` of answers wait for `reader` now."""
         before_bytes, moved_at_s = self._held.pop(reader, (0, 0.0))
         if size_bytes > MIN_COUNTED_BYTES:

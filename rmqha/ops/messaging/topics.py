@@ -50,7 +50,7 @@ def of_users(names: Sequence[str], info: Mapping[str, Any]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicShape:
+class TopicSettings:
     """The settings of a topic in one broker group."""
 
     read_queues: int
@@ -79,8 +79,8 @@ class TopicChange:
     afterwards."""
 
     broker: AskedBroker
-    before: TopicShape
-    after: TopicShape
+    before: TopicSettings
+    after: TopicSettings
     attributes: str
     unread: Mapping[QueueName, int] = field(default_factory=dict)
 
@@ -90,7 +90,7 @@ class TopicChange:
         return self.before != self.after
 
 
-def edited(shape: TopicShape, edit: TopicEdit) -> TopicShape:
+def edited(shape: TopicSettings, edit: TopicEdit) -> TopicSettings:
     """The settings after the edit. Raises UsageError for more write queues than read queues: nobody could read the
     others."""
     attributes: dict[str, str] = dict(shape.attributes)
@@ -142,11 +142,11 @@ async def plan_edit(admin: Admin, topic: str, edit: TopicEdit, groups: Collectio
     return found
 
 
-async def shape_at(admin: Admin, broker: AskedBroker, topic: str) -> TopicShape:
+async def shape_at(admin: Admin, broker: AskedBroker, topic: str) -> TopicSettings:
     """The settings of a topic at a broker (request 351)."""
     body = await ask_json(admin, broker.address, Command(RequestCode.GET_TOPIC_CONFIG, {"topic": topic}))
     with readable_answer(broker.address, "a broker's"):
-        return TopicShape(
+        return TopicSettings(
             int(body["readQueueNums"]),
             int(body["writeQueueNums"]),
             int(body["perm"]),
@@ -177,7 +177,7 @@ async def apply_edit(admin: Admin, topic: str, changes: Collection[TopicChange])
     )
 
 
-async def _update_each(admin: Admin, topic: str, wanted: Mapping[AskedBroker, tuple[TopicShape, str]]) -> EditResult:
+async def _update_each(admin: Admin, topic: str, wanted: Mapping[AskedBroker, tuple[TopicSettings, str]]) -> EditResult:
     async def update(broker: AskedBroker) -> Command:
         shape, attributes = wanted[broker]
         ext = {
@@ -204,9 +204,9 @@ async def _update_each(admin: Admin, topic: str, wanted: Mapping[AskedBroker, tu
 class TopicCreation:
     """Groups in which a topic is to be made with `shape`, and its settings in those that hold it already."""
 
-    shape: TopicShape
+    shape: TopicSettings
     making: tuple[AskedBroker, ...]
-    existing: Mapping[str, TopicShape]
+    existing: Mapping[str, TopicSettings]
 
 
 async def plan_creation(
@@ -222,7 +222,7 @@ async def plan_creation(
             raise UnreachableError(f"there is no group {name}; known are {', '.join(known) or 'none'}")
     brokers = [broker for broker in brokers if not groups or broker.name in groups]
     require_masters(brokers)
-    existing: dict[str, TopicShape] = {}
+    existing: dict[str, TopicSettings] = {}
     making = []
     for broker in brokers:
         try:
@@ -234,12 +234,12 @@ async def plan_creation(
     for name, shape in existing.items():
         _require_same(topic, name, shape, queue_count, attributes)
     count = DEFAULT_QUEUE_COUNT if queue_count is None else queue_count
-    shape = TopicShape(count, count, PERM_READ | PERM_WRITE, attributes=attributes)
+    shape = TopicSettings(count, count, PERM_READ | PERM_WRITE, attributes=attributes)
     return TopicCreation(shape, tuple(making), existing)
 
 
 def _require_same(
-    topic: str, group: str, shape: TopicShape, queue_count: int | None, attributes: Mapping[str, str]
+    topic: str, group: str, shape: TopicSettings, queue_count: int | None, attributes: Mapping[str, str]
 ) -> None:
     if queue_count is not None and (shape.read_queues, shape.write_queues) != (queue_count, queue_count):
         found, option = (

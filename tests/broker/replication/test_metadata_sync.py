@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from rmqha.broker.replication.metadata_sync import ForeignProbe, HostAwaits, MetadataSync
+from rmqha.broker.replication.metadata_sync import ForeignProbe, HostAsyncPort, MetadataSync
 from rmqha.broker.tables import config_table
 from rmqha.broker.tables import metadata_follower as table_follower
 from rmqha.broker.tables.metadata_follower import FollowedMaster
@@ -175,7 +175,7 @@ async def test_what_is_to_be_written_is_though_nobody_waits(line: Line) -> None:
     written = list[int]()
     with trio.CancelScope() as scope:
         scope.cancel()
-        await HostAwaits(cast(RemotingClient, line)).write(written.append, 1)
+        await HostAsyncPort(cast(RemotingClient, line)).write(written.append, 1)
     assert written == [1]
 
 
@@ -646,7 +646,7 @@ async def test_delay_offsets_do_not_come_after_a_switch_that_a_write_waited_thro
         slave.master = None
 
     slave.copy_log()
-    with patch.object(follower, "_saves_offsets", True), patch.object(follower._awaits, "write", write):
+    with patch.object(follower, "_saves_offsets", True), patch.object(follower._port, "write", write):
         await follower.follow(MASTER)
     assert taken and slave.core.delay_offsets.version == taken[-1]
     assert slave.core.delay_offsets.version == master.delay_offsets.version, "it was taken before, while it was true"
@@ -662,7 +662,7 @@ async def test_topics_do_not_come_after_a_switch_that_a_write_waited_through(sla
     async def write(write: Callable[[Any], None], data: Any) -> None:
         slave.master = None
 
-    with patch.object(follower, "_saves_offsets", True), patch.object(follower._awaits, "write", write):
+    with patch.object(follower, "_saves_offsets", True), patch.object(follower._port, "write", write):
         await follower.follow(MASTER)
     assert len(line.codes) == asked_count + 1 and slave.master is None
     assert slave.core.topics.get("More") is None

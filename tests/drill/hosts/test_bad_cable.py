@@ -11,12 +11,12 @@ from contextlib import contextmanager
 import pytest
 
 from rmqha.drill.error import DrillError
-from rmqha.drill.hosts.namespaces import BadCable
+from rmqha.drill.hosts.namespaces import LossyCable
 from tests.support.patience import HANG_S, until
 
 
 @contextmanager
-def ends(*, loss_per_mille: int, delay_ms: int) -> Iterator[tuple[socket.socket, socket.socket, BadCable]]:
+def ends(*, loss_per_mille: int, delay_ms: int) -> Iterator[tuple[socket.socket, socket.socket, LossyCable]]:
     """The two hosts' ends, and the cable between them."""
     a, near = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     b, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -24,7 +24,7 @@ def ends(*, loss_per_mille: int, delay_ms: int) -> Iterator[tuple[socket.socket,
     far.setblocking(False)
     a.settimeout(HANG_S)
     b.settimeout(HANG_S)
-    with a, b, BadCable(near, far, loss_per_mille=loss_per_mille, delay_ms=delay_ms) as cable:
+    with a, b, LossyCable(near, far, loss_per_mille=loss_per_mille, delay_ms=delay_ms) as cable:
         yield a, b, cable
 
 
@@ -67,6 +67,9 @@ def test_some_frames_are_lost() -> None:
 def test_a_cable_that_breaks_is_told() -> None:
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     listener = socket.socket()  # reading it is an error of the system
-    with pytest.raises(DrillError, match="the bad cable broke"), BadCable(near, listener, loss_per_mille=0, delay_ms=0):
+    with (
+        pytest.raises(DrillError, match="the bad cable broke"),
+        LossyCable(near, listener, loss_per_mille=0, delay_ms=0),
+    ):
         until(lambda: "bad cable" not in [thread.name for thread in threading.enumerate()])
     far.close()

@@ -12,7 +12,7 @@ from rmqha.model.error import RemoteError, UnreachableError, UsageError
 from rmqha.ops.messaging.brokers import EditResult
 from rmqha.ops.messaging.topics import (
     TopicEdit,
-    TopicShape,
+    TopicSettings,
     apply_edit,
     attributes_text,
     create,
@@ -24,7 +24,7 @@ from rmqha.ops.messaging.topics import (
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps
 
-SHAPE = TopicShape(8, 4, 7, order=True, sys_flag=2, attributes={"queue.type": "BatchCQ"})
+SHAPE = TopicSettings(8, 4, 7, order=True, sys_flag=2, attributes={"queue.type": "BatchCQ"})
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 from rmqha.broker.replication.read_repair import ReadRepair
-from rmqha.broker.tables.metadata_follower import Awaits
+from rmqha.broker.tables.metadata_follower import AsyncPort
 from rmqha.model.epoch import EpochEntry
 from rmqha.store.integrity import scrubber
 from rmqha.store.integrity.damage import DamagedRecord
@@ -42,7 +42,7 @@ def _half_of_it(
     return outcome, reason
 
 
-async def _asks_nobody(self: ReadRepair, awaits: Awaits, damaged: DamagedRecord) -> bool:
+async def _asks_nobody(self: ReadRepair, port: AsyncPort, damaged: DamagedRecord) -> bool:
     return False
 
 

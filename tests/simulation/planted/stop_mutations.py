@@ -16,7 +16,7 @@ from rmqha.store.log.commit_log import CommitLog
 from rmqha.store.meta.boot_file import LastStop
 from rmqha.store.recovery import Recovery
 from rmqha.store.store import Store
-from tests.simulation.processes.following import SimAwaits
+from tests.simulation.processes.following import SimPort
 from tests.simulation.processes.hung_writes import HungWrites
 
 _UNSAVED, _WRITES, _ACK_IN_ORDER = DelayOffsetTable.unsaved, BrokerCore.writes, AckProcessor._ack_in_order
@@ -77,7 +77,7 @@ STOP_MUTATIONS: dict[str, Callable[[], Any]] = {
     "a stop saves before it syncs": lambda: patch.object(BrokerCore, "finish", _saves_before_it_syncs),
     "what was given in order is not saved": lambda: patch.object(OrderTable, "unsaved", lambda self, now_ms: None),
     "how far timers are is not saved": lambda: patch.object(DelayOffsetTable, "unsaved", _levels_alone),
-    "a stop comes before a write that was begun": lambda: patch.object(SimAwaits, "finish_writes", lambda self: None),
+    "a stop comes before a write that was begun": lambda: patch.object(SimPort, "finish_writes", lambda self: None),
     "a clean stop leaves queues and marks behind": lambda: patch.object(Store, "close", _closes_unsynced),
     "a new master takes what is done in order before it knows more": lambda: patch.object(
         AckProcessor, "_ack_in_order", _knowing_less

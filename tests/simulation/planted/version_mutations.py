@@ -11,7 +11,7 @@ from controller.elections import election
 from controller.requests import Requests
 from controller.state.answers import InvalidRequestError
 from controller.state.proposal import PendingRequest
-from rmqha.broker.tables.metadata_follower import Awaits, FollowedMaster
+from rmqha.broker.tables.metadata_follower import AsyncPort, FollowedMaster
 from rmqha.broker.tables.queue_max_offsets import QueueMaxOffsets
 from rmqha.ha.stream import admission
 from rmqha.ha.stream.admission import HaAdmission
@@ -41,21 +41,21 @@ def _asks_nobody(self: HaAdmission, now_ms: int) -> None:
 
 
 class _NothingIsUnknown:
-    """Awaits to which a request that a peer does not know has just failed."""
+    """AsyncPort to which a request that a peer does not know has just failed."""
 
-    def __init__(self, awaits: Awaits) -> None:
-        self._awaits = awaits
-        self.sleep, self.write = awaits.sleep, awaits.write
+    def __init__(self, port: AsyncPort) -> None:
+        self._port = port
+        self.sleep, self.write = port.sleep, port.write
 
     async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
-        reply = await self._awaits.call(address, command, timeout_ms)
+        reply = await self._port.call(address, command, timeout_ms)
         if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             reply.code = ResponseCode.SYSTEM_ERROR
         return reply
 
 
-async def _answer_needed(self: QueueMaxOffsets, awaits: Awaits, master: FollowedMaster) -> None:
-    await REAL_ASK(self, _NothingIsUnknown(awaits), master)
+async def _answer_needed(self: QueueMaxOffsets, port: AsyncPort, master: FollowedMaster) -> None:
+    await REAL_ASK(self, _NothingIsUnknown(port), master)
 
 
 VERSION_MUTATIONS: dict[str, Callable[[], AbstractContextManager[Any]]] = {

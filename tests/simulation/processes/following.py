@@ -44,8 +44,8 @@ class Later(Generic[T]):
         return self._value
 
 
-class SimAwaits:
-    """Implements rmqha.broker.tables.metadata_follower.Awaits."""
+class SimPort:
+    """Implements rmqha.broker.tables.metadata_follower.AsyncPort."""
 
     def __init__(self, process: Process, rpc: Rpc, draws: SimPrng) -> None:
         self._process = process
@@ -144,10 +144,10 @@ class Following:
         )
         self._process = process
         self._core = core
-        self._awaits = SimAwaits(process, rpc, draws)
+        self._port = SimPort(process, rpc, draws)
         self._follower = MetadataFollower(
             *tables,
-            self._awaits,
+            self._port,
             lambda: core.followed_master,
             core.holds_log,
             tracer,
@@ -158,7 +158,7 @@ class Following:
 
     def stop(self) -> None:
         self._work.stop()
-        self._awaits.finish_writes()
+        self._port.finish_writes()
 
     def role_changed(self) -> None:
         self._work.stop()
@@ -176,7 +176,7 @@ class LearningEnds:
     def __init__(self, process: Process, rpc: Rpc, core: BrokerCore, draws: SimPrng) -> None:
         self._process = process
         self._ends = core.queue_ends
-        self._awaits = SimAwaits(process, rpc, draws)
+        self._port = SimPort(process, rpc, draws)
         self._work = Coroutines()
         starts = core.store.queue_min_offsets
         starts.subscribe(self._begin_soon)
@@ -188,10 +188,10 @@ class LearningEnds:
 
     def _begin(self) -> None:
         if not self._work.is_busy:
-            self._work.start(self._ends.learn(self._awaits))
+            self._work.start(self._ends.learn(self._port))
 
 
-class RottenOffers(SimAwaits):
+class RottenOffers(SimPort):
     """One of three records that replicas give back is another by one bit of its body, where records rot; or another
     message of the same length, sound in itself, written there under another epoch: what a log holds that has forked."""
 
@@ -228,7 +228,7 @@ class Repairing:
     def __init__(self, process: BrokerProcess, rpc: Rpc, core: BrokerCore, draws: SimPrng) -> None:
         self._process = process
         self._core = core
-        self._awaits = RottenOffers(process, rpc, draws)
+        self._port = RottenOffers(process, rpc, draws)
         self._work = Coroutines(self._begin_if_due)
         core.store.damage.subscribe(self._begin_soon)
         self._begin_if_due()
@@ -242,7 +242,7 @@ class Repairing:
 
     def _begin(self) -> None:
         if not self._work.is_busy:
-            self._work.start(self._core.read_repair.run(self._awaits))
+            self._work.start(self._core.read_repair.run(self._port))
 
 
 class Scrubbing:

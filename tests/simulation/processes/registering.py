@@ -12,7 +12,7 @@ from rmqha.host.net.remoting import RemotingClient
 from rmqha.port import Tracer
 from rmqha.sim.prng import SimPrng
 from rmqha.wire.command import Command
-from tests.simulation.processes.following import Later, SimAwaits
+from tests.simulation.processes.following import Later, SimPort
 
 if TYPE_CHECKING:
     from tests.simulation.processes.process import Process, Rpc
@@ -25,7 +25,7 @@ async def no_turn_needed() -> None:
     """The steps of a small table take no simulated time."""
 
 
-class SimClient(SimAwaits):
+class SimClient(SimPort):
     """What NameServerLink asks of a RemotingClient."""
 
     async def oneway(self, address: str, command: Command) -> None:
