@@ -39,7 +39,7 @@ from rmqha.model.offset import BrokerId, RaftIndex, Term
 from rmqha.port import Tracer
 from rmqha.raft.node import RaftNode, Ready
 from rmqha.raft.quorum import id_of
-from rmqha.wire.body_bound import body_fault
+from rmqha.wire.body_bound import body_refusal
 from rmqha.wire.command import Command
 from rmqha.wire.config_answer import ConfigAnswer
 from rmqha.wire.raft_codec import decode_message, encode_message
@@ -141,7 +141,7 @@ class ControllerMachine:
         RemoteProtocolError for malformed Raft messages: close the session. Close it for any other exception as well,
         except BrokenInvariantError: parsing and deciding change no replicated state."""
         code = command.code
-        if fault := body_fault(command):
+        if fault := body_refusal(command):
             self._answer(token, command, command.reply(ResponseCode.CONTROLLER_INVALID_REQUEST, remark=fault))
             return
         if code in LEADER_CODES:

@@ -56,7 +56,7 @@ from rmqha.raft.quorum import Configuration
 from rmqha.store.meta.problem import advice
 from rmqha.wire import lenient_json
 from rmqha.wire.auth.shown import events_shown
-from rmqha.wire.body_bound import body_fault
+from rmqha.wire.body_bound import body_refusal
 from rmqha.wire.command import Command
 from rmqha.wire.raft_message import Snapshot
 
@@ -277,7 +277,7 @@ class ControllerServer:
             if not command.is_oneway:
                 session.send(self._log_files.answer(command))
             return
-        if command.code == RequestCode.RMQHA_GET_CONTROLLER_STATE and not body_fault(command):
+        if command.code == RequestCode.RMQHA_GET_CONTROLLER_STATE and not body_refusal(command):
             session.work(_answer_in_steps(session, command, machine.state(now_ms)))
             return
         if command.code == RequestCode.RMQHA_GET_HISTORY:
@@ -420,15 +420,15 @@ class ControllerServer:
         """Write in a worker thread. While the disk has no room, wait: the controllers then elect another leader. Raises
         StoreError, one sentence, when the disk fails."""
         assert self._store is not None
-        lacks_room = False
+        room_refusal = False
         while True:
             try:
                 await trio.to_thread.run_sync(write)
                 return
             except NoRoomError as error:
-                if not lacks_room:
+                if not room_refusal:
                     self._tracer.event("log_lacks_room", reason=str(error))
-                lacks_room = True
+                room_refusal = True
             except OSError as error:
                 raise StoreError(
                     f"{self._store.disk.label}: cannot write the controllers' log: {error.strerror or error}; "

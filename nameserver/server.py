@@ -35,14 +35,14 @@ from rmqha.host.tracer import HostTracer
 from rmqha.model.code import SEE_FAQ, RequestCode, ResponseCode
 from rmqha.model.error import ConfigError, RemoteProtocolError, UsageError
 from rmqha.model.identity import is_loopback, join_address
-from rmqha.model.printable import name_fault
+from rmqha.model.printable import name_refusal
 from rmqha.model.quota import Quotas
 from rmqha.model.readiness import Readiness
 from rmqha.model.series import Collecting
 from rmqha.port import Clock, Pause
 from rmqha.wire.auth.shown import events_shown, shown_in_steps, topics_shown
 from rmqha.wire.bodies import encode_cluster_info, encode_member_group, encode_topic_route, required
-from rmqha.wire.body_bound import body_fault
+from rmqha.wire.body_bound import body_refusal
 from rmqha.wire.command import Command
 from rmqha.wire.config_answer import ConfigAnswer
 from rmqha.wire.lenient_json import Entries, Items, dumps, dumps_in_steps
@@ -198,7 +198,7 @@ class NameServer:
 
     def _begin(self, session_id: int, request: Command) -> Command | Work:
         try:
-            if fault := body_fault(request):
+            if fault := body_refusal(request):
                 return request.reply(ResponseCode.SYSTEM_ERROR, remark=fault)
             if request.code == RequestCode.REGISTER_BROKER:
                 return self._register(session_id, request)
@@ -255,7 +255,7 @@ class NameServer:
 
     def _register_topic(self, request: Command) -> Command:
         topic = required(request.ext, "topic")
-        fault = name_fault("topic", topic) or self.routes.register_topic(topic, parse_queues(bytes(request.body)))
+        fault = name_refusal("topic", topic) or self.routes.register_topic(topic, parse_queues(bytes(request.body)))
         return request.reply(ResponseCode.SYSTEM_ERROR, remark=fault) if fault else request.reply()
 
     def _flagged_topics(self, set_flags: int, unset_flags: int, request: Command) -> Work:

@@ -307,7 +307,7 @@ class ReplicaLog(Protocol):
         appended."""
         ...
 
-    def lacks_room(self, *, anew: bool = False) -> str:
+    def room_refusal(self, *, anew: bool = False) -> str:
         """The reason why not one more byte can be appended, "" if it may be; `anew`: after `restart_at`. It changes
         when the disk has room."""
         ...

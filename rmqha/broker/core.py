@@ -186,7 +186,7 @@ class BrokerCore:
         self.transactions = TransactionService(
             config, store, self.driver, self.offsets, self.topics, self.clients, clock, tracer, store_host, shell
         )
-        send_parts = (*held, kernel, keys, clock, self.timers.recall_fault, self.transactions)
+        send_parts = (*held, kernel, keys, clock, self.timers.recall_refusal, self.transactions)
         self.send = SendProcessor(
             config, self.topics, self.driver, store_host, rules, levels, self.throttle, *send_parts
         )
@@ -275,7 +275,7 @@ class BrokerCore:
         queries, locks = self.queries, LockRequests(self.locks, driver, self.topics, self.store)
         selectors = SelectorRequests(config)
         learned = self.driver.timeout
-        fault = self.timers.recall_fault
+        fault = self.timers.recall_refusal
         self.recalls = RecallProcessor(config, topics, driver, self._shell, store_host, self.send, clock, fault)
         self.queue_ends = QueueMaxOffsets(store, self.replica, self._asked_master, learned, self._tracer)
         self.calls = ConsumerCalls(config.broker_name, store, topics, groups, clients, self._shell.call_client)

@@ -202,7 +202,7 @@ class Replica(RoleHolder):
     @property
     def _room_refusal(self) -> str:
         """The reason why the disk takes no more sends, or none of the master's bytes; "" for none."""
-        return self.disk_refusal or ("" if self._client is None else self._client.lacks_room)
+        return self.disk_refusal or ("" if self._client is None else self._client.room_refusal)
 
     def master_discovered(self, now_ms: int, master_address: str, ha_address: str) -> None:
         """Ignore the master that a name server knows: the controllers decide."""

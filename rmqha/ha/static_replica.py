@@ -343,7 +343,7 @@ class StaticReplica(RoleHolder):
         state = common_state(self, self._config, self._log, now_ms)
         state.ha_mode, state.broker_role = "static", self._config.broker_role
         state.master_id, state.controller = MASTER_ID, "none"
-        state.disk_problem = self._disk_problem or self.disk_refusal or self._client.lacks_room
+        state.disk_problem = self._disk_problem or self.disk_refusal or self._client.room_refusal
         if not self.is_master:
             self._client.add_state(state, now_ms)
             return state

@@ -24,7 +24,7 @@ def is_printable(text: str) -> bool:
     return _WORDS.search(text) is None
 
 
-def name_fault(what: str, name: str) -> str:
+def name_refusal(what: str, name: str) -> str:
     """Reason to refuse a name that a peer has sent; "" if it is accepted. `what`: what the name is, for the reason."""
     if not is_printable(name):
         return f"{what} {printable(name[:MAX_NAME_CHARS], lines=False)} holds characters that cannot be printed"

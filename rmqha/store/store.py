@@ -414,8 +414,8 @@ class Store:
             self.allocation.failed(str(error))
             raise
 
-    def lacks_room(self, *, anew: bool = False) -> str:
-        return self._log.new_log_refusal() if anew else self.allocation.lacks_room
+    def room_refusal(self, *, anew: bool = False) -> str:
+        return self._log.new_log_refusal() if anew else self.allocation.room_refusal
 
     def commit(self, *, everything: bool = True) -> bool:
         """Write what `append` left waiting in memory (transientStorePoolEnable); unless `everything`, only if it is

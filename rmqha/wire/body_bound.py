@@ -55,7 +55,7 @@ LISTS: Final[dict[int, tuple[str, str]]] = {
 MAX_LISTED_COUNT = 1024
 
 
-def body_fault(command: Command) -> str:
+def body_refusal(command: Command) -> str:
     """Reason to refuse a body, or a list in a field, without reading it; "" if both are accepted."""
     if command.code in UNBOUNDED:
         return ""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 from rmqha.model.error import RemoteProtocolError
-from rmqha.model.printable import is_printable, name_fault
+from rmqha.model.printable import is_printable, name_refusal
 from rmqha.wire.bodies import QueueData, Registration, TopicTableVersion, required
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps, loads, loads_in_steps
@@ -41,7 +41,7 @@ def parse_registration(
     if declared and declared != zlib.crc32(body) & 0x7FFFFFFF:
         raise RemoteProtocolError("the registration's body does not have the CRC-32 of its header")
     for name in ("clusterName", "brokerName", "brokerAddr", "haServerAddr"):
-        if fault := name_fault(name, ext.get(name, "")):
+        if fault := name_refusal(name, ext.get(name, "")):
             raise RemoteProtocolError(fault)
     broker_id = _number(required(ext, "brokerId"), "brokerId")
     if broker_id < 0:

@@ -22,7 +22,7 @@ from rmqha.raft.config import RaftConfig
 from rmqha.raft.log import StoredState
 from rmqha.raft.node import RaftNode, Ready
 from rmqha.raft.quorum import Configuration, identity
-from rmqha.wire.body_bound import body_fault
+from rmqha.wire.body_bound import body_refusal
 from rmqha.wire.command import FLAG_ONEWAY, FLAG_RESPONSE, Command
 from rmqha.wire.raft_message import Entry, HardState, Snapshot
 from tests.support.steps import done
@@ -318,7 +318,7 @@ class Cluster:
 
     def send(self, command: Command, session_id: int = 0, node: Node | None = None) -> int:
         node, token = node or self.leader, next(self._tokens)
-        if command.code == RequestCode.RMQHA_GET_CONTROLLER_STATE and not body_fault(command):
+        if command.code == RequestCode.RMQHA_GET_CONTROLLER_STATE and not body_refusal(command):
             # the server makes it, in steps
             self.replies[token] = command.reply(body=done(node.machine.state(self.now_ms)))
             return token

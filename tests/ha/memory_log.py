@@ -67,7 +67,7 @@ class MemoryLog:
             raise NoRoomError(NO_ROOM)
         return ""
 
-    def lacks_room(self, *, anew: bool = False) -> str:
+    def room_refusal(self, *, anew: bool = False) -> str:
         is_full = self.room_end is not None and (anew or self.max_phy_offset >= self.room_end)
         return NO_ROOM if is_full else ""
 

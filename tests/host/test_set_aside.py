@@ -123,11 +123,11 @@ def test_a_store_whose_log_is_linked_begins_its_next_log_there(linked: tuple[Hos
 def test_a_log_that_is_a_mount_point_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = sim_disk()
     store = filled(disk)
-    assert store.lacks_room(anew=True) == ""
+    assert store.room_refusal(anew=True) == ""
     monkeypatch.setattr(disk, "is_mount_point", lambda path: path == "commitlog")
-    assert "sim/commitlog is where a disk is mounted" in store.lacks_room(anew=True)
+    assert "sim/commitlog is where a disk is mounted" in store.room_refusal(anew=True)
     empty = open_store(sim_disk())
-    assert empty.lacks_room(anew=True) == "", "there is nothing to set aside"
+    assert empty.room_refusal(anew=True) == "", "there is nothing to set aside"
 
 
 def test_only_a_directory_where_a_disk_begins_is_a_mount_point(linked: tuple[HostDisk, Path, Path]) -> None:

@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from rmqha.model.printable import is_printable, name_fault, printable
+from rmqha.model.printable import is_printable, name_refusal, printable
 
 
 @pytest.mark.parametrize("text", ["", "plain", "Zürich", "数据　库", "emoji 😀", "a\tb\nc", "[red]x[/red]", "\\x1b"])
@@ -47,6 +47,6 @@ def test_no_control_or_direction_of_unicode_is_forgotten() -> None:
 
 
 def test_names_of_peers_are_one_line_and_bounded() -> None:
-    assert name_fault("brokerName", "host-1.example") == "" == name_fault("brokerName", "")
-    assert name_fault("brokerName", "a\nb") == "brokerName a\\u000ab holds characters that cannot be printed"
-    assert name_fault("brokerName", "x" * 256) == "brokerName has more than 255 characters"
+    assert name_refusal("brokerName", "host-1.example") == "" == name_refusal("brokerName", "")
+    assert name_refusal("brokerName", "a\nb") == "brokerName a\\u000ab holds characters that cannot be printed"
+    assert name_refusal("brokerName", "x" * 256) == "brokerName has more than 255 characters"

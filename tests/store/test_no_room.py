@@ -43,7 +43,7 @@ def full_slave(step: int = 700) -> tuple[Store, SimDisk, Store, RecordingTracer]
 def test_what_fits_is_appended_and_the_rest_follows_when_there_is_room(step: int) -> None:
     master, disk, slave, tracer = full_slave(step)
     assert slave.max_phy_offset == FILE_BYTES
-    assert slave.lacks_room() == slave.allocation.refusal(100) != ""
+    assert slave.room_refusal() == slave.allocation.refusal(100) != ""
     assert log_bytes(slave) == log_bytes(master)[:FILE_BYTES]
     for _ in range(3):
         slave.allocation.allocate_ahead()
@@ -52,7 +52,7 @@ def test_what_fits_is_appended_and_the_rest_follows_when_there_is_room(step: int
     assert slave.sync() == FILE_BYTES, "the store is in use"
     disk.capacity_bytes = None
     slave.allocation.allocate_ahead()
-    assert slave.lacks_room() == ""
+    assert slave.room_refusal() == ""
     assert copied(master, slave, step) == ""
     assert log_bytes(slave) == log_bytes(master)
     commit_all(slave)
@@ -74,7 +74,7 @@ def test_a_start_without_room_goes_on_and_waits(kind: str) -> None:
     assert slave.max_phy_offset == FILE_BYTES
     assert slave.allocation.is_due
     slave.allocation.allocate_ahead()
-    assert slave.lacks_room() and slave.allocation.refusal(100)
+    assert slave.room_refusal() and slave.allocation.refusal(100)
     assert copied(master, slave, 700)
     disk.capacity_bytes = None
     slave.allocation.allocate_ahead()
@@ -84,26 +84,26 @@ def test_a_start_without_room_goes_on_and_waits(kind: str) -> None:
 def test_a_first_file_that_has_no_room_is_tried_again() -> None:
     master, disk = filled(sim_disk(), 3), sim_disk()
     slave = open_store(disk)
-    assert [slave.allocation.is_due, slave.lacks_room()] == [False, ""], "an empty log needs no file yet"
+    assert [slave.allocation.is_due, slave.room_refusal()] == [False, ""], "an empty log needs no file yet"
     disk.capacity_bytes = disk.used_bytes
     assert copied(master, slave, 700)
-    assert [slave.allocation.is_due, bool(slave.lacks_room())] == [True, True]
+    assert [slave.allocation.is_due, bool(slave.room_refusal())] == [True, True]
     slave.allocation.allocate_ahead()
-    assert slave.lacks_room()
+    assert slave.room_refusal()
     disk.capacity_bytes = None
     slave.allocation.allocate_ahead()
-    assert not slave.lacks_room()
+    assert not slave.room_refusal()
     assert copied(master, slave, 700) == "" and log_bytes(slave) == log_bytes(master)
 
 
 def test_a_log_that_begins_anew_is_told_beforehand_that_it_has_no_room() -> None:
     disk = sim_disk()
     store = open_store(disk)
-    assert store.lacks_room(anew=True) == ""
+    assert store.room_refusal(anew=True) == ""
     disk.capacity_bytes = disk.used_bytes + FILE_BYTES - 1
-    assert store.lacks_room(anew=True).endswith("No space left on device; free some space on that disk")
+    assert store.room_refusal(anew=True).endswith("No space left on device; free some space on that disk")
     disk.capacity_bytes += 1
-    assert store.lacks_room(anew=True) == ""
+    assert store.room_refusal(anew=True) == ""
 
 
 class Cramped(SimDisk):

@@ -14,7 +14,7 @@ from rmqha.broker.tables.config_table import MAX_COUNTER, DataVersion, TableEven
 from rmqha.broker.tables.table_file import ROWS, PendingTableWrite, TableFile
 from rmqha.model.authorization import policy
 from rmqha.model.authorization.policy import MAX_ENTRY_COUNT, Policies
-from rmqha.model.authorization.users import AuthorizationRules, User, UserChange, UserDirectory, username_fault
+from rmqha.model.authorization.users import AuthorizationRules, User, UserChange, UserDirectory, username_refusal
 from rmqha.model.error import ConfigError
 from rmqha.port import Clock, Disk
 from rmqha.wire.lenient_json import dumps
@@ -97,7 +97,7 @@ class UserTable:
             raise ConfigError(f"{username} is this broker's own user: change it in the configuration of all replicas")
         known = self.user(username)
         if known is None:
-            if fault := username_fault(username):
+            if fault := username_refusal(username):
                 raise ConfigError(fault)
             if not change.password:
                 raise ConfigError("password can not be blank")
@@ -192,7 +192,7 @@ def _parse(body: Mapping[str, Any]) -> _Rows:
     try:
         for name, row in mapping(body.get(_USERS), _USERS).items():
             change = UserChange.from_json(row)
-            if fault := username_fault(name) or ("" if change.password else "password can not be blank"):
+            if fault := username_refusal(name) or ("" if change.password else "password can not be blank"):
                 raise ValueError(f"user {name!r}: {fault}")
             users[name] = User(name, change.password).changed(change)
         for name, row in mapping(body.get(_POLICIES), _POLICIES).items():

@@ -23,7 +23,7 @@ from rmqha.model.principal import Principal
 from rmqha.store.integrity.record_starts import StoredRecord
 from rmqha.wire import lenient_json
 from rmqha.wire.auth.signature import unsigned
-from rmqha.wire.body_bound import body_fault
+from rmqha.wire.body_bound import body_refusal
 from rmqha.wire.command import Command
 
 CALL_TIMEOUT_MS = 10_000
@@ -172,7 +172,7 @@ class ConsumerCalls:
 
 def _queue_offsets(body: bytes) -> dict[object, int]:
     """Offset by queue in a member's answer; none if it is malformed."""
-    if body_fault(Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {}, body)):
+    if body_refusal(Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {}, body)):
         return {}
     try:
         found = lenient_json.loads(body)

@@ -23,7 +23,7 @@ from rmqha.broker.requests.request import (
     text,
 )
 from rmqha.broker.services.group_notices import GroupNotices
-from rmqha.broker.tables.clients import MAX_GROUPS_PER_CHANNEL, ClientTable, names_fault
+from rmqha.broker.tables.clients import MAX_GROUPS_PER_CHANNEL, ClientTable, names_refusal
 from rmqha.broker.tables.groups import GroupTable
 from rmqha.broker.tables.offsets import OffsetTable
 from rmqha.broker.tables.topics import TopicTable
@@ -122,7 +122,7 @@ class ConsumerRequests:
         try:
             if not isinstance(body, dict):
                 raise TypeError
-            if fault := (yield from names_fault(body)):
+            if fault := (yield from names_refusal(body)):
                 raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
             complete = not body.get("withoutSub") or self._clients.knows_subscriptions(body)
             if self._serving.is_serving:
@@ -151,7 +151,7 @@ class ConsumerRequests:
             retry = RETRY_PREFIX + name
             if settings is None or self._topics.get(retry) is not None:
                 continue
-            if not self._topics.creation_fault(retry, principal):
+            if not self._topics.creation_refusal(retry, principal):
                 self._topics.create_internal(retry, max(1, int(settings["retryQueueNums"])), principal)
                 yield
 

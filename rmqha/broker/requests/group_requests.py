@@ -25,7 +25,7 @@ from rmqha.broker.requests.request import (
 )
 from rmqha.broker.services.statistics import StatsItemSet
 from rmqha.broker.tables.clients import ClientChannelInfo, ClientTable, Subscription
-from rmqha.broker.tables.groups import GroupTable, group_name_fault
+from rmqha.broker.tables.groups import GroupTable, group_name_refusal
 from rmqha.broker.tables.offsets import OffsetTable, pop_retry_topics
 from rmqha.broker.tables.topics import TopicConfig, TopicTable
 from rmqha.model.code import RequestCode, ResponseCode
@@ -441,7 +441,7 @@ class GroupRequests:
         In steps; a peer that disconnects must ask again."""
         self._changes.admit()
         source, target = text(command, "srcGroup"), text(command, "destGroup")
-        if fault := group_name_fault(target):
+        if fault := group_name_refusal(target):
             raise RequestError(ResponseCode.INVALID_PARAMETER, fault)  # "a@b" would be group b, in topic "…@a"
         asked = command.ext.get("topic")
         topics = [asked] if asked else (yield from sorted_in_steps(self._offsets.topics_of(source)))

@@ -28,7 +28,7 @@ from rmqha.broker.timers.recall import RecallProcessor
 from rmqha.ha.log_writes import WAITS_FOR_DISK
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import DamagedError, RemoteProtocolError
-from rmqha.wire.body_bound import body_fault
+from rmqha.wire.body_bound import body_refusal
 from rmqha.wire.command import Command
 
 _REPLIES = frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2})
@@ -205,7 +205,7 @@ class BrokerProcessor:
     def _one(self, channel: Channel, command: Command) -> None:
         reply: Command | PausingWork | None
         try:
-            if fault := body_fault(command):
+            if fault := body_refusal(command):
                 raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
             later = self._later.get(command.code)
             if later is not None:

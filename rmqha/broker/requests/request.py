@@ -287,7 +287,7 @@ class Makers:
     def _has_half_of_chars(self, principal: Principal) -> bool:
         return 0 < self.max_chars <= 2 * self._chars[principal.access_key]
 
-    def fault(self, principal: Principal, what: str, key: str = "") -> str:
+    def refusal(self, principal: Principal, what: str, key: str = "") -> str:
         """Reason why the account can make no more of `what`, which the configuration's `key` bounds, or ""."""
         if not self.has_half(principal):
             return ""
@@ -370,7 +370,7 @@ class TopicRoom:
         self._counts[of_group] += 1
         self._chars[of_group] += len(name)
 
-    def fault(self, name: str, principal: Principal) -> str:
+    def refusal(self, name: str, principal: Principal) -> str:
         """Reason why the account can make no topic of that new name, or ""."""
         of_group = is_group_topic(name)
         makers, most = (self.group_makers, self.max_group_count) if of_group else (self.makers, self.max_count)
@@ -382,7 +382,7 @@ class TopicRoom:
         if self._chars[of_group] + len(name) > MAX_NAMES_CHARS // 2:
             most = MAX_NAMES_CHARS // 2
             return f"the names of this broker's {what} have as many characters as it takes, {most}: delete some"
-        return makers.fault(principal, what, "" if of_group else "maxTopicCount")
+        return makers.refusal(principal, what, "" if of_group else "maxTopicCount")
 
     def expect(self, name: str, principal: Principal) -> None:
         """Take note that the retry topic of that name will be made for a pop of this account."""

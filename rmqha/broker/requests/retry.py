@@ -18,7 +18,7 @@ from rmqha.broker.services.statistics import BrokerStatistics
 from rmqha.broker.services.traffic import Traffic
 from rmqha.broker.tables.groups import GroupTable
 from rmqha.broker.tables.locks import LockTable
-from rmqha.broker.tables.topics import TopicConfig, TopicTable, topic_name_fault
+from rmqha.broker.tables.topics import TopicConfig, TopicTable, topic_name_refusal
 from rmqha.ha.action import AckStatus
 from rmqha.model.code import SEE_FAQ, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
@@ -71,7 +71,7 @@ class RetryRules:
 
     def settings(self, group: str, principal: Principal = UNRESTRICTED) -> Mapping[str, Any]:
         """Settings of a group, which the account may create. Raises RequestError for an invalid name."""
-        settings = None if topic_name_fault(RETRY_PREFIX + group) else self._groups.get_or_create(group, principal)
+        settings = None if topic_name_refusal(RETRY_PREFIX + group) else self._groups.get_or_create(group, principal)
         if settings is None:
             remark = f"subscription group not exist, {group} {SEE_FAQ}"
             raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
@@ -79,7 +79,7 @@ class RetryRules:
 
     def provide(self, name: str, queue_count: int, principal: Principal) -> TopicConfig:
         """Topic of that name, created for the account if it is missing. Raises RequestError without room for it."""
-        if fault := self.topics.creation_fault(name, principal):
+        if fault := self.topics.creation_refusal(name, principal):
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist: {fault}")
         return self.topics.create_internal(name, queue_count, principal)
 

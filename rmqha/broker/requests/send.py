@@ -109,7 +109,7 @@ class MasterLog(Protocol):
 class HalfMessages(Protocol):
     """Half messages that wait; `TransactionService` is one."""
 
-    def half_fault(self, principal: Principal) -> str:
+    def half_refusal(self, principal: Principal) -> str:
         """Reason why the account may have no more of them, else ""."""
         ...
 
@@ -176,13 +176,13 @@ class SendProcessor:
         kernel: BatchKernel,
         unique_keys: UniqueKeys,
         clock: Clock,
-        recall_fault: Callable[[Principal], str],
+        recall_refusal: Callable[[Principal], str],
         halves: HalfMessages,
     ) -> None:
         """`when_held` calls back when the set has the present topics (`MetadataLeader.wait`). `holder` holds sends
-        during or after a hand-over (`SendForwarder`). `recall_fault` returns the reason why an account can recall
+        during or after a hand-over (`SendForwarder`). `recall_refusal` returns the reason why an account can recall
         no more timer messages now, or ""."""
-        self._unique_keys, self._recall_fault, self._halves = unique_keys, recall_fault, halves
+        self._unique_keys, self._recall_refusal, self._halves = unique_keys, recall_refusal, halves
         self._config = config
         self._kernel = kernel
         self._topics = topics
@@ -469,7 +469,7 @@ class SendProcessor:
         if is_prepared and command.principal.is_restricted:
             # who hears of it when it waits, and ends it
             require_producer(command, (find_property(request.properties, _PRODUCER_GROUP) or b"").decode())
-            if fault := self._halves.half_fault(command.principal):
+            if fault := self._halves.half_refusal(command.principal):
                 raise _Refused(ResponseCode.SYSTEM_BUSY, fault)
         sys_flag, body = request.sys_flag & ~SYS_FLAG_TRANSACTION_MASK, bytes(command.body)
         if request.is_batch:
@@ -535,7 +535,7 @@ class SendProcessor:
                 "del msg, the delay time should be bigger than the current time"
             )
         if PROPERTY_TIMER_DELETE_UNIQUE_KEY in properties:
-            if fault := self._recall_fault(principal):
+            if fault := self._recall_refusal(principal):
                 raise _Refused(ResponseCode.SYSTEM_BUSY, fault)
             message = of_account(message, principal.mark)
         if at_ms <= now_ms:
@@ -577,7 +577,7 @@ class SendProcessor:
         self._has_made_topic = True
         if request.topic.startswith(RETRY_PREFIX):
             return self._retries.provide(request.topic, 1, principal)
-        no_room = self._topics.creation_fault(request.topic, principal)
+        no_room = self._topics.creation_refusal(request.topic, principal)
         if no_room:
             raise _Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic}] not exist: {no_room}")
         too_many = self._topics.take_creation_quota()

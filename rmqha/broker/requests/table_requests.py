@@ -21,7 +21,7 @@ from rmqha.broker.requests.request import (
 from rmqha.broker.services.statistics import StatsItemSet
 from rmqha.broker.services.traffic import Traffic, Wait
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
-from rmqha.broker.tables.groups import MAX_GROUP_BYTES, GroupTable, group_name_fault, settings_fault
+from rmqha.broker.tables.groups import MAX_GROUP_BYTES, GroupTable, group_name_refusal, settings_refusal
 from rmqha.broker.tables.offsets import OffsetTable, pop_retry_topics
 from rmqha.broker.tables.topics import (
     DEFAULT_TOPIC,
@@ -30,7 +30,7 @@ from rmqha.broker.tables.topics import (
     TopicTable,
     is_broker_only,
     merge_attributes,
-    topic_name_fault,
+    topic_name_refusal,
 )
 from rmqha.model.access import SYSTEM_GROUP_PREFIX
 from rmqha.model.code import PERM_INHERIT, PERM_READ, PERM_WRITE, RequestCode, ResponseCode
@@ -168,7 +168,7 @@ class TableRequests:
     def _wanted_topic(self, given: TopicConfig, attribute_changes: str, principal: Principal) -> TopicConfig:
         """Topic after the change. Raises RequestError."""
         name, read, write, perm = given.name, given.read_queue_count, given.write_queue_count, given.perm
-        fault = topic_name_fault(name)
+        fault = topic_name_refusal(name)
         if not fault and (is_broker_only(name) or name == DEFAULT_TOPIC):
             fault = f"The topic[{name}] is conflict with system topic."
         if fault:
@@ -183,7 +183,7 @@ class TableRequests:
             fault = f"topicFilterType must be one of {', '.join(FILTER_TYPES)}"
         elif len(attribute_changes) > MAX_ATTRIBUTES_LENGTH:
             fault = f"the attributes of a topic have at most {MAX_ATTRIBUTES_LENGTH} characters"
-        fault = fault or self._topics.creation_fault(name, principal)
+        fault = fault or self._topics.creation_refusal(name, principal)
         if fault:
             raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
         present = self._topics.get(name)
@@ -274,9 +274,9 @@ class TableRequests:
     def _update_group(self, channel: Channel, command: Command) -> None:
         self._changes.admit()
         body = lenient_json.loads(command.body, is_strict=True)
-        fault = self._group_fault(body, len(command.body), command.principal)
+        fault = self._group_refusal(body, len(command.body), command.principal)
         if fault:
-            is_of_name = fault == group_name_fault(_group_name(body))
+            is_of_name = fault == group_name_refusal(_group_name(body))
             raise RequestError(ResponseCode.INVALID_PARAMETER if is_of_name else ResponseCode.SYSTEM_ERROR, fault)
         self._groups.put(body, command.principal)
         wait: Wait = self._metadata_leader.wait
@@ -290,14 +290,14 @@ class TableRequests:
         self._changes.admit()
         wanted = _members(command, "groupConfigList")
         for place, item in enumerate(wanted, 1):
-            fault = self._group_fault(item, len(lenient_json.dumps(item)), command.principal)
+            fault = self._group_refusal(item, len(lenient_json.dumps(item)), command.principal)
             if fault:
                 raise RequestError(ResponseCode.INVALID_PARAMETER, fault)
             if place % CHANGED_AT_A_TIME == 0:
                 yield
         for place, item in enumerate(wanted, 1):
             self._changes.check()
-            fault = self._groups.creation_fault(item["groupName"], command.principal)
+            fault = self._groups.creation_refusal(item["groupName"], command.principal)
             if fault:
                 raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
             self._groups.put(item, command.principal)
@@ -306,10 +306,10 @@ class TableRequests:
         answer_when(self._metadata_leader.wait, channel, command.reply())
         return None
 
-    def _group_fault(self, settings: Any, size_bytes: int, principal: Principal) -> str:
+    def _group_refusal(self, settings: Any, size_bytes: int, principal: Principal) -> str:
         """Reason why these cannot be the settings of a group, "" if they can."""
         name = _group_name(settings)
-        fault = group_name_fault(name) or settings_fault(settings)
+        fault = group_name_refusal(name) or settings_refusal(settings)
         if not fault and size_bytes > MAX_GROUP_BYTES:
             fault = f"the settings of a group have at most {MAX_GROUP_BYTES} bytes"
         if not fault:
@@ -317,7 +317,7 @@ class TableRequests:
                 self._groups.attributes_with(settings)
             except ValueError as error:
                 fault = str(error)
-        return fault or self._groups.creation_fault(name, principal)
+        return fault or self._groups.creation_refusal(name, principal)
 
     def _all_groups(self, channel: Channel, command: Command) -> Work:
         members = yield from self._groups.members(*_slice(command, "groupSeq", "maxGroupNum"))

@@ -221,7 +221,7 @@ class TransactionService:
             return 0
         return len(self._state.open) + max(0, self._log.queue_range(HALF_TOPIC, 0)[1] - self._state.next_half)
 
-    def half_fault(self, principal: Principal) -> str:
+    def half_refusal(self, principal: Principal) -> str:
         """Reason why the account may have no more half messages wait, else ""."""
         if self._state is None or not principal.mark:
             return ""

@@ -15,7 +15,7 @@ from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import host_of
 from rmqha.model.message import RETRY_PREFIX, java_string_hash
 from rmqha.model.principal import UNRESTRICTED, Principal
-from rmqha.model.printable import MAX_NAME_CHARS, name_fault, printable
+from rmqha.model.printable import MAX_NAME_CHARS, name_refusal, printable
 from rmqha.model.selector import Selector, SelectorError, parse_selector
 from rmqha.wire.command import Language
 from rmqha.wire.steps import RUN_COUNT
@@ -400,10 +400,10 @@ def _size_bytes(subscription: Subscription) -> int:
     return 256 + len(subscription.topic) + per_char * len(subscription.expression)
 
 
-def names_fault(body: Mapping[str, Any]) -> Generator[None, None, str]:
+def names_refusal(body: Mapping[str, Any]) -> Generator[None, None, str]:
     """Reason why a heartbeat with these names is refused, by the rules of RocketMQ's clients, "" if it is accepted; in
     steps. Raises KeyError or TypeError for a malformed body."""
-    if fault := name_fault("clientID", str(body["clientID"])):
+    if fault := name_refusal("clientID", str(body["clientID"])):
         return fault
     consumers = body.get("consumerDataSet") or []
     groups = (("group", item["groupName"]) for item in chain(body.get("producerDataSet") or [], consumers))

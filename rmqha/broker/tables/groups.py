@@ -11,7 +11,7 @@ from rmqha.broker.tables import config_table
 from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
 from rmqha.broker.tables.table_file import ROWS, PendingTableWrite, TableFile
 from rmqha.broker.tables.table_version import TableChanges, TableVersion
-from rmqha.broker.tables.topics import MAX_QUEUE_COUNT, MAX_TOPIC_LENGTH, name_fault
+from rmqha.broker.tables.topics import MAX_QUEUE_COUNT, MAX_TOPIC_LENGTH, resource_name_refusal
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.message import RETRY_PREFIX
 from rmqha.model.principal import UNRESTRICTED, Principal
@@ -65,9 +65,9 @@ def default_group(name: str) -> dict[str, Any]:
     }
 
 
-def group_name_fault(name: str) -> str:
+def group_name_refusal(name: str) -> str:
     """Reason why `name` cannot be a consumer group, in RocketMQ's words; "" if it can."""
-    return name_fault("group", name, MAX_GROUP_LENGTH)
+    return resource_name_refusal("group", name, MAX_GROUP_LENGTH)
 
 
 _INT32_MAX = 2**31 - 1
@@ -81,7 +81,7 @@ _BOUNDS = {
 _RETRY_POLICIES = ("CUSTOMIZED", "EXPONENTIAL")
 
 
-def settings_fault(group: Mapping[str, Any]) -> str:
+def settings_refusal(group: Mapping[str, Any]) -> str:
     """Reason why these cannot be the settings of a group; "" if they can. A value of another type would make the table
     of all groups unreadable for Apache's slaves and tools."""
     for key, default in default_group("").items():
@@ -170,21 +170,21 @@ class GroupTable:
     def get(self, name: str) -> Mapping[str, Any] | None:
         return self._groups.get(name)
 
-    def creation_fault(self, name: str, principal: Principal = UNRESTRICTED) -> str:
+    def creation_refusal(self, name: str, principal: Principal = UNRESTRICTED) -> str:
         """Reason why the account can create no group of that name, "" if it exists or can be created."""
         if name in self._groups:
             return ""
         made_count = len(self._groups) - sum(item in self._groups for item in SYSTEM_GROUPS)
         if made_count < self._max_count:
-            return self._makers.fault(principal, "groups", "maxGroupCount")
+            return self._makers.refusal(principal, "groups", "maxGroupCount")
         return f"this broker has as many groups as maxGroupCount allows, {self._max_count}: delete some or raise it"
 
     def get_or_create(self, name: str, principal: Principal = UNRESTRICTED) -> Mapping[str, Any] | None:
         """Settings of `name`, created with defaults on first use by that account; None for an invalid name, beyond the
         bounds, and where only operators create groups."""
         group = self._groups.get(name)
-        may_create = self._auto_create and not group_name_fault(name)
-        if group is None and may_create and not self.creation_fault(name, principal):
+        may_create = self._auto_create and not group_name_refusal(name)
+        if group is None and may_create and not self.creation_refusal(name, principal):
             if not self._creations.has(self._clock.now_ms()):
                 return None  # it shows itself again
             self._creations.take(1)

@@ -103,7 +103,7 @@ def is_broker_only(name: str) -> bool:
     return name in BROKER_ONLY_TOPICS or name.startswith(REVIVE_TOPIC_PREFIX)
 
 
-def name_fault(kind: str, name: str, max_length: int) -> str:
+def resource_name_refusal(kind: str, name: str, max_length: int) -> str:
     """Reason why `name` cannot be a topic or a group (`kind`), in RocketMQ's words; "" if it can."""
     if not name.strip():
         return f"The specified {kind} is blank."
@@ -114,9 +114,9 @@ def name_fault(kind: str, name: str, max_length: int) -> str:
     return ""
 
 
-def topic_name_fault(name: str) -> str:
+def topic_name_refusal(name: str) -> str:
     """Reason why `name` cannot be a topic, in RocketMQ's words; "" if it can."""
-    return name_fault("topic", name, MAX_TOPIC_LENGTH)
+    return resource_name_refusal("topic", name, MAX_TOPIC_LENGTH)
 
 
 _WAITING = {
@@ -349,20 +349,20 @@ class TopicTable:
         count = 0 if topic is None else topic.read_queue_count
         return queue_id if queue_id < count or not count else queue_id % count
 
-    def creation_fault(self, name: str, principal: Principal = UNRESTRICTED) -> str:
+    def creation_refusal(self, name: str, principal: Principal = UNRESTRICTED) -> str:
         """Reason why the account can create no topic of that name, "" if it exists or can be created."""
-        return "" if name in self._topics else self._room.fault(name, principal)
+        return "" if name in self._topics else self._room.refusal(name, principal)
 
-    def retry_fault(self, name: str, principal: Principal) -> str:
+    def retry_refusal(self, name: str, principal: Principal) -> str:
         """Reason why a pop of the account may give no message that would come again in this retry topic, or ""."""
         if name in self._topics:
             return ""
         self._room.expect(name, principal)
-        return self.creation_fault(name, principal)
+        return self.creation_refusal(name, principal)
 
     def has_retry_room(self, name: str) -> bool:
         """True if `create_retry` may create this topic, or it is there."""
-        return not self.creation_fault(name, self._room.expected_for(name))
+        return not self.creation_refusal(name, self._room.expected_for(name))
 
     def create_retry(self, name: str) -> None:
         """Create a retry topic, if it is missing, for the account that has popped what comes again in it."""
@@ -763,7 +763,7 @@ def _check_attribute(name: str, value: str) -> None:
 
 def refusal_to_send(name: str) -> tuple[ResponseCode, str] | None:
     """Reason why no client may send to a topic of that name, whether it exists or not."""
-    fault = topic_name_fault(name)
+    fault = topic_name_refusal(name)
     if fault:
         return ResponseCode.INVALID_PARAMETER, fault
     if is_broker_only(name):

@@ -224,7 +224,7 @@ class TimerService:
             for waiting in (self._waiting, self._late):
                 yield from waiting.counts_by(step_ms, number, counts)
 
-    def recall_fault(self, principal: Principal) -> str:
+    def recall_refusal(self, principal: Principal) -> str:
         """Reason why the account can recall no more messages now, else ""."""
         count = len(self._recalls)
         if count >= MAX_RECALL_COUNT:

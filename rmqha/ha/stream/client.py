@@ -276,7 +276,7 @@ class HaClient(ReplicationClient):
             if fault:
                 self._retry_ms = RETRY_UNSOUND_MS
                 raise RemoteProtocolError(fault)
-        self.lacks_room = ""
+        self.room_refusal = ""
         confirm = PhyOffset(min(header.confirm_offset, log.max_phy_offset))
         if confirm > log.confirm_offset:
             log.set_confirm_offset(confirm)
@@ -387,7 +387,7 @@ class HaClient(ReplicationClient):
                 return self._drop(now_ms, "the master was silent")
             if self._is_temporary_learner and not self._log.lacks_queue_ends:
                 return self._drop(now_ms, KNOWS_QUEUE_ENDS)
-            if reason := self._log.lacks_room():
+            if reason := self._log.room_refusal():
                 return self._out_of_room(now_ms, reason)  # before the next message has to wait for it
             return self.ack(now_ms)
         return []

@@ -88,7 +88,7 @@ class LegacyHaClient(ReplicationClient):
             log.mark_clean()
             self._tracer.event("whole_again", max_phy_offset=log.max_phy_offset)
         log.set_confirm_offset(log.max_phy_offset)
-        self.refusal = self.lacks_room = ""
+        self.refusal = self.room_refusal = ""
         self._retry_ms = RETRY_FIRST_MS
 
     def report(self, now_ms: int) -> list[Action]:

@@ -48,7 +48,7 @@ class ReplicationClient:
         self.conn_id: int | None = None
         self.master_address = ""
         self.refusal = ""
-        self.lacks_room = ""
+        self.room_refusal = ""
         """The reason why the disk has no room for the master's next bytes, "" while it has."""
         self._must_begin_anew = False
         """True once this master's log begins behind ours, or shares nothing with it: room for another log is needed."""
@@ -72,7 +72,7 @@ class ReplicationClient:
         actions: list[Action] = [] if self.conn_id is None else [CloseHa(self.conn_id, reason)]
         self.conn_id = None
         self.master_address = ""
-        self.refusal = self.lacks_room = ""
+        self.refusal = self.room_refusal = ""
         self._must_begin_anew = False
         self._retry_at_ms = None
         self.state = ClientState.IDLE
@@ -99,7 +99,7 @@ class ReplicationClient:
 
     def _dial(self, now_ms: int) -> list[Action]:
         """Dial, once there is room for what the master sends: without it this replica would only come and go."""
-        if reason := self._log.lacks_room(anew=self._must_begin_anew):
+        if reason := self._log.room_refusal(anew=self._must_begin_anew):
             self._wait_for_room(now_ms, reason)
             return []
         self.conn_id = -self._next_conn_id
@@ -110,14 +110,14 @@ class ReplicationClient:
         return [OpenHa(self.conn_id, self.master_address)]
 
     def _wait_for_room(self, now_ms: int, reason: str) -> None:
-        if not self.lacks_room:
+        if not self.room_refusal:
             self._tracer.event("log_lacks_room", master=self.master_address, reason=reason)
-        self.lacks_room = reason
+        self.room_refusal = reason
         self._retry_at_ms = now_ms + ROOM_CHECK_MS
 
     def _check_room_anew(self) -> None:
         """Raises NoRoomError before a log is given up for another that has no room; `_dial` waits for it then."""
-        if reason := self._log.lacks_room(anew=True):
+        if reason := self._log.room_refusal(anew=True):
             self._must_begin_anew = True
             raise NoRoomError(reason)
         self._must_begin_anew = False

@@ -21,7 +21,7 @@ from rmqha.model.authorization.policy import (
     ResourcePattern,
     ResourceType,
 )
-from rmqha.model.authorization.users import User, username_fault
+from rmqha.model.authorization.users import User, username_refusal
 
 
 class Converted(NamedTuple):
@@ -38,7 +38,7 @@ def converted(accounts: AccessList) -> Converted:
             f"globalWhiteRemoteAddresses ({', '.join(accounts.white_addresses)}): every request needs a user then"
         )
     for name, account in sorted(accounts.accounts.items()):
-        if fault := username_fault(name):
+        if fault := username_refusal(name):
             lost.append(f"account {name}: {fault}; it is left out")
             continue
         if account.white_addresses:

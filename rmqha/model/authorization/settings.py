@@ -27,7 +27,7 @@ def _user(text: str, source: str, name_key: str, password_key: str) -> User | No
     if not text.strip():
         return None
     # imported only here: it is a third of the imports of a command that reads keys, and few files have a user
-    from rmqha.model.authorization.users import MAX_PASSWORD_CHARS, User, username_fault
+    from rmqha.model.authorization.users import MAX_PASSWORD_CHARS, User, username_refusal
 
     try:
         found = json.loads(text)
@@ -37,7 +37,7 @@ def _user(text: str, source: str, name_key: str, password_key: str) -> User | No
     name, password = given.get(name_key), given.get(password_key)
     if not isinstance(name, str) or not isinstance(password, str) or not password.strip():
         raise ConfigError(f'{source} must be of the form {{"{name_key}": "…", "{password_key}": "…"}}')
-    if fault := username_fault(name):
+    if fault := username_refusal(name):
         raise ConfigError(f"{source}: {fault}")
     if len(password) > MAX_PASSWORD_CHARS:
         raise ConfigError(f"{source}: {password_key} has more than {MAX_PASSWORD_CHARS} characters")

@@ -74,7 +74,7 @@ class UserChange:
         )
 
 
-def username_fault(username: str) -> str:
+def username_refusal(username: str) -> str:
     """Reason why `username` cannot be a user's name; "" if it can."""
     if not username.strip():
         return "username can not be blank"

@@ -52,9 +52,9 @@ class AllocateMappedFileService:
     def refusal(self, record_bytes: int) -> str:
         """The reason to take no more sends: the next file could not be made, and the last has an eighth left, or no
         room for two records of that size. A master that needs a file that cannot be made ends."""
-        return self._trouble if self._log.is_nearly_full(record_bytes) or self.lacks_room else ""
+        return self._trouble if self._log.is_nearly_full(record_bytes) or self.room_refusal else ""
 
     @property
-    def lacks_room(self) -> str:
+    def room_refusal(self) -> str:
         """The reason why not one more byte can be appended: the next file could not be made; "" if it may be."""
         return self._trouble if self._log.is_full and self.is_due else ""

@@ -16,7 +16,7 @@ from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.message import HALF_TOPIC, RETRY_PREFIX
 from rmqha.wire.auth.acl_needs import ANY_ACCOUNT, acknowledged, members, needs, popped_from
-from rmqha.wire.body_bound import body_fault
+from rmqha.wire.body_bound import body_refusal
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 
@@ -129,7 +129,7 @@ def accesses(command: Command, cluster: str) -> _Accesses | None:
 
 def request_refusal(account: Account, command: Command, host: str) -> str:
     """Reason why the account may not make the request, "" if it may: by policies for a user, else by permissions."""
-    if fault := body_fault(command):
+    if fault := body_refusal(command):
         return "" if account.admin else fault  # reading the body for the check would block all; the service refuses it
     if not isinstance(account, UserAccount):
         return account.refusal(needs(command))

@@ -159,8 +159,8 @@ def test_long_names_of_one_kind_take_no_room_from_the_other(others: str, name: s
     room = TopicRoom()
     room.configure(100_000)
     room.recount([f"{others}{number:05d}" + "x" * 240 for number in range(49_950)])
-    assert not room.fault(name, UNRESTRICTED)
-    assert room.fault(f"{others}orders" + "x" * 240, UNRESTRICTED)
+    assert not room.refusal(name, UNRESTRICTED)
+    assert room.refusal(f"{others}orders" + "x" * 240, UNRESTRICTED)
 
 
 def test_a_remark_names_the_bound_that_is_reached(open_world: World) -> None:
@@ -173,12 +173,12 @@ def test_a_remark_names_the_bound_that_is_reached(open_world: World) -> None:
         "c": "half of the topics that maxTopicCount allows, 4: delete some or raise it",
         "%RETRY%c": "half of the topics of retries and dead letters that this broker takes, 4: delete some",
     }.items():
-        assert room.fault(name, account) == f"account greedy has made {remark}"
+        assert room.refusal(name, account) == f"account greedy has made {remark}"
     room.makers.most = room.group_makers.most = 100
     room.makers.max_chars = room.group_makers.max_chars = 4
     for name, what in {"c": "topics", "%RETRY%c": "topics of retries and dead letters"}.items():
         remark = "whose names have half of the characters that this broker takes, 4: delete some"
-        assert room.fault(name, account) == f"account greedy has made {what} {remark}"
+        assert room.refusal(name, account) == f"account greedy has made {what} {remark}"
 
 
 def test_one_account_has_a_quarter_of_the_characters_of_names(world: World) -> None:

@@ -11,7 +11,7 @@ from rmqha.model.authorization.policy import from_json
 from rmqha.model.authorization.users import AuthorizationRules, User, UserDirectory
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.auth.accesses import request_refusal
-from rmqha.wire.body_bound import BOUNDS, DEFAULT_BOUND, LISTS, UNBOUNDED, BodyBound, body_fault
+from rmqha.wire.body_bound import BOUNDS, DEFAULT_BOUND, LISTS, UNBOUNDED, BodyBound, body_refusal
 from rmqha.wire.command import Command
 from tests.broker.bounds.slices import longest_turn_ms
 from tests.broker.support import Broker
@@ -76,7 +76,7 @@ def test_the_largest_admitted_body_of_each_code(make_broker: Callable[..., Broke
         for name, shape in SHAPES.items():
             body = body_of(shape, BOUNDS.get(code, DEFAULT_BOUND))
             command = Command(code, FIELDS, body)
-            assert not body_fault(command), (code, name)
+            assert not body_refusal(command), (code, name)
             limit_ms = LIMITS_MS.get(code, LIMIT_MS)
             longest_ms = reference_ms(partial(longest_turn_ms, broker, command), limit_ms)
             if longest_ms >= limit_ms:
@@ -117,7 +117,7 @@ def test_what_honest_clients_send_is_taken() -> None:
     )
     group = f'{{"groupName":"a-group-with-a-long-name","subscriptionDataSet":[{",".join([row] * 10)}]}}'
     body = f'{{"clientID":"10.0.0.1@4711","consumerDataSet":[{",".join([group] * 256)}]}}'.encode()
-    assert not body_fault(Command(RequestCode.HEART_BEAT, {}, body))
+    assert not body_refusal(Command(RequestCode.HEART_BEAT, {}, body))
     queue = '{"brokerName":"a-broker","queueId":1000,"topic":"a-topic-with-a-long-name"}'
     queues = f'{{"clientId":"c","consumerGroup":"G","mqSet":[{",".join([queue] * 3000)}]}}'.encode()
-    assert not body_fault(Command(RequestCode.LOCK_BATCH_MQ, {}, queues))
+    assert not body_refusal(Command(RequestCode.LOCK_BATCH_MQ, {}, queues))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqha.broker.requests.request import RequestError
-from rmqha.broker.tables.clients import MAX_GROUPS_PER_CHANNEL, ClientTable, names_fault, parse_tags
+from rmqha.broker.tables.clients import MAX_GROUPS_PER_CHANNEL, ClientTable, names_refusal, parse_tags
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.message import java_string_hash, tags_code
@@ -264,13 +264,13 @@ def test_who_consumes_a_topic(broker: Broker) -> None:
     ],
 )
 def test_names_that_no_client_of_rocketmq_could_have_are_refused(content: dict[str, Any], words: str) -> None:
-    fault = done(names_fault(content))
+    fault = done(names_refusal(content))
     assert words in fault and fault.isprintable()
 
 
 def test_names_of_rocketmq_are_taken() -> None:
     names = body("%RETRY%G-1_x|y", producers=("CLIENT_INNER_PRODUCER",), clientID="10.0.0.1@1#7@Zürich")
-    assert done(names_fault(names)) == "" == done(names_fault({"clientID": "c"}))
+    assert done(names_refusal(names)) == "" == done(names_refusal({"clientID": "c"}))
 
 
 def test_entries_of_a_queue(broker: Broker) -> None:

@@ -25,7 +25,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import StoreError
 from rmqha.wire import lenient_json
-from rmqha.wire.body_bound import body_fault
+from rmqha.wire.body_bound import body_refusal
 from rmqha.wire.command import Command
 from tests.broker.support import (
     GOLDEN,
@@ -515,7 +515,7 @@ def test_the_groups_of_rocketmqs_broker_are_there_from_the_beginning(tmp_path: P
 def test_the_groups_of_rocketmqs_broker_do_not_count_for_the_bound(tmp_path: Path) -> None:
     table = group_table(HostDisk(tmp_path), ManualClock(), BrokerConfig(max_group_count=1))
     table.remove("SELF_TEST_C_GROUP")
-    assert table.get_or_create("G") is not None and "maxGroupCount" in table.creation_fault("More")
+    assert table.get_or_create("G") is not None and "maxGroupCount" in table.creation_refusal("More")
 
 
 def test_the_system_topics_are_those_of_rocketmqs_broker(tmp_path: Path) -> None:
@@ -622,7 +622,7 @@ def test_a_long_list_is_made_whole(broker: Broker) -> None:
     shape = {"order": False, "perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "attributes": {}}
     names = [f"topic-{number:04d}" for number in range(1000)]
     command = list_command(TOPICS, [{**shape, "topicName": name, "readQueueNums": 2} for name in names])
-    assert body_fault(command) == ""
+    assert body_refusal(command) == ""
     assert broker.ask(command).code == 0
     assert set(names) <= set(broker.core.topics.names())
 

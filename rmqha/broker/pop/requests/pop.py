@@ -174,7 +174,7 @@ class PopProcessor:
     def _require_retry_room(self, pop: PopRequest, command: Command) -> None:
         """Raises RequestError if what is not acknowledged could not come again, for want of room for its topic."""
         name = retry_topic(pop.topic, pop.group)
-        if fault := self._topics.retry_fault(name, command.principal):
+        if fault := self._topics.retry_refusal(name, command.principal):
             raise RequestError(ResponseCode.SYSTEM_BUSY, f"topic[{name}] not exist: {fault}")
 
     def _answer_poll(self, channel: Channel, command: Command, pop: PopRequest) -> FoundMessages | None:
