@@ -20,14 +20,14 @@ from rmqha.broker.pop.order_info import OrderInfo
 from rmqha.broker.pop.order_table import parse_orders
 from rmqha.broker.pop.requests.acks import batch_items
 from rmqha.broker.requests.request import RequestError
-from rmqha.broker.tables import timer_check
 from rmqha.broker.tables.config_table import DataVersion, mapping
 from rmqha.broker.tables.queue_max_offsets import parse as parse_queue_ends
-from rmqha.broker.tables.timer_check import TimerProgress
+from rmqha.broker.timers import timer_check
 from rmqha.broker.timers.recall_set import RecallSet
 from rmqha.broker.timers.snapshot import TimerSnapshot
 from rmqha.broker.timers.snapshot import decode as decode_snapshot
 from rmqha.broker.timers.snapshot import encode as encode_snapshot
+from rmqha.broker.timers.timer_check import TimerProgress
 from rmqha.broker.timers.waiting import WaitingTimers
 from rmqha.client.compression import decompress
 from rmqha.client.consumers.message import decode_messages

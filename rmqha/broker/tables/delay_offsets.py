@@ -14,9 +14,10 @@ from dataclasses import replace
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
-from rmqha.broker.tables import config_table, timer_check
+from rmqha.broker.tables import config_table
 from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
-from rmqha.broker.tables.timer_check import TimerProgress
+from rmqha.broker.timers import timer_check
+from rmqha.broker.timers.timer_check import TimerProgress
 from rmqha.model.offset import PhyOffset
 from rmqha.port import Clock, Disk
 from rmqha.store.timer import timer_width

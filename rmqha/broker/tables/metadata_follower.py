@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from rmqha.broker.access.user_table import UserTable
 from rmqha.broker.pop.modes import ModeTable, parse_modes
 from rmqha.broker.tables import groups as group_table
-from rmqha.broker.tables import timer_check
 from rmqha.broker.tables import topics as topic_table
 from rmqha.broker.tables.config_table import DataVersion, mapping
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
@@ -23,6 +22,7 @@ from rmqha.broker.tables.offset_index import OffsetKey
 from rmqha.broker.tables.offsets import OffsetChange, OffsetTable, from_body, to_body
 from rmqha.broker.tables.table_version import NO_VERSION, TableVersion
 from rmqha.broker.tables.topics import TopicTable
+from rmqha.broker.timers import timer_check
 from rmqha.broker.timers.master_counts import MasterTimerCounts
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RemoteProtocolError, UnreachableError

@@ -17,7 +17,6 @@ from zlib import crc32
 from rmqha.broker.replication.waiter import MessageAppender, Waiting
 from rmqha.broker.services.schedule import ScheduleLog, append_all
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
-from rmqha.broker.tables.timer_check import TimerProgress
 from rmqha.broker.tables.topics import TopicTable
 from rmqha.broker.timers.message import (
     STEP_MS,
@@ -36,6 +35,7 @@ from rmqha.broker.timers.message import (
 )
 from rmqha.broker.timers.recall_set import KnownTime, RecallSet
 from rmqha.broker.timers.snapshot import TimerSnapshot
+from rmqha.broker.timers.timer_check import TimerProgress
 from rmqha.broker.timers.waiting import TimerEntry, TopicNumbers, WaitingTimers
 from rmqha.ha.action import AckStatus
 from rmqha.model.code import ResponseCode

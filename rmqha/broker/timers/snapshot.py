@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from rmqha.broker.tables.timer_check import TimerProgress
+from rmqha.broker.timers.timer_check import TimerProgress
 from rmqha.broker.timers.waiting import MAX_OFFSET, Span
 from rmqha.model.error import StoreError
 from rmqha.port import Clock, Disk, Tracer

@@ -18,9 +18,9 @@ from rmqha.broker.tables import metadata_follower as table_follower
 from rmqha.broker.tables.metadata_follower import FollowedMaster
 from rmqha.broker.tables.offsets import OffsetChange
 from rmqha.broker.tables.table_version import NO_VERSION, TableVersion
-from rmqha.broker.tables.timer_check import TimerProgress
 from rmqha.broker.tables.topics import TopicConfig
 from rmqha.broker.timers.master_counts import MAX_TOPICS, MasterTimerCounts
+from rmqha.broker.timers.timer_check import TimerProgress
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.authorization.policy import from_json
 from rmqha.model.authorization.users import UserChange

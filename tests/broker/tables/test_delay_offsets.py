@@ -9,7 +9,7 @@ from threading import Event
 import pytest
 
 from rmqha.broker.tables.delay_offsets import MAX_STATES, RECENT_STATES, DelayOffsetTable
-from rmqha.broker.tables.timer_check import TimerProgress
+from rmqha.broker.timers.timer_check import TimerProgress
 from rmqha.host.disk import HostDisk
 from rmqha.model.offset import Buffer, PhyOffset
 from rmqha.wire import lenient_json

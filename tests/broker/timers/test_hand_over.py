@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rmqha.broker.tables import timer_check
-from rmqha.broker.tables.timer_check import TimerProgress
+from rmqha.broker.timers import timer_check
 from rmqha.broker.timers.message import ROLL_WINDOW_MS
+from rmqha.broker.timers.timer_check import TimerProgress
 from rmqha.host.disk import HostDisk
 from rmqha.model.message import decode_properties
 from rmqha.store.timer.timer_log import DELETES, ROLLED, TimerUnit, units

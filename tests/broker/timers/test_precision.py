@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqha.broker.tables import timer_check
 from rmqha.broker.tables.config_table import DataVersion
+from rmqha.broker.timers import timer_check
 from rmqha.broker.timers.message import ROLL_WINDOW_MS, STEP_MS, due, from_timer, plain_due, timed_message, to_timer
 from rmqha.host.read_disk import HostReadDisk
 from rmqha.inspect.timer_inspection import inspect_timers

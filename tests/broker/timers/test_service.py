@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rmqha.broker.tables.timer_check import TimerProgress
 from rmqha.broker.timers.message import STEP_MS
 from rmqha.broker.timers.service import IDLE_MS, LEAST_PAUSE_MS, MAX_DELIVERY_COUNT
+from rmqha.broker.timers.timer_check import TimerProgress
 from rmqha.ha.action import AckStatus
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import DamagedError

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rmqha.broker.tables.timer_check import TimerProgress
 from rmqha.broker.timers.service import TimerService
 from rmqha.broker.timers.snapshot import LULL_MS, TimerSnapshot, decode, encode
+from rmqha.broker.timers.timer_check import TimerProgress
 from rmqha.broker.timers.waiting import Span
 from rmqha.model.error import StoreError
 from rmqha.model.offset import PhyOffset

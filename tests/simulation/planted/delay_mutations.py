@@ -24,12 +24,12 @@ from rmqha.broker.tables import metadata_leader
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.metadata_follower import MetadataFollower
 from rmqha.broker.tables.offsets import _SET_BACK, OffsetChange, OffsetTable, to_body
-from rmqha.broker.tables.timer_check import TimerProgress
 from rmqha.broker.timers import message
 from rmqha.broker.timers.recall import RecallProcessor
 from rmqha.broker.timers.recall_set import KnownTime
 from rmqha.broker.timers.service import TimerService
 from rmqha.broker.timers.snapshot import TimerSnapshot
+from rmqha.broker.timers.timer_check import TimerProgress
 from rmqha.broker.timers.waiting import WaitingTimers
 from rmqha.ha.action import AckStatus
 

@@ -10,10 +10,11 @@ from functools import partial
 from typing import Any
 
 from rmqha.broker.pop.order_table import parse_orders
-from rmqha.broker.tables import delay_offsets, groups, offsets, timer_check, topics
+from rmqha.broker.tables import delay_offsets, groups, offsets, topics
 from rmqha.broker.tables.offsets import OffsetTable
 from rmqha.broker.tables.table_version import NO_VERSION
-from rmqha.broker.tables.timer_check import TimerProgress
+from rmqha.broker.timers import timer_check
+from rmqha.broker.timers.timer_check import TimerProgress
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.sim.disk import SimDisk
 from rmqha.store.meta import config_file

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqha.broker.tables.config_table import DataVersion
-from rmqha.broker.tables.timer_check import TimerProgress, decode, encode, encode_file, is_ours
+from rmqha.broker.timers.timer_check import TimerProgress, decode, encode, encode_file, is_ours
 
 GOLDEN = struct.pack(">7q", 1795227286000, 780, 15, 15, 4, 1795227288994, 1363)
 """The first 56 bytes of the file in the golden store n0."""
