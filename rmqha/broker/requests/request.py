@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, KeysView, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from ipaddress import ip_address
-from types import MappingProxyType
 from typing import Protocol
 
 from rmqha.model.code import SEE_FAQ, ResponseCode
 from rmqha.model.error import RmqhaError, StoreError
 from rmqha.model.identity import parse_address
-from rmqha.model.message import DLQ_PREFIX, RETRY_PREFIX
 from rmqha.model.offset import QueueOffset
-from rmqha.model.principal import UNRESTRICTED, Principal
+from rmqha.model.principal import Principal
 from rmqha.port import Pause
 from rmqha.wire.command import Command
-from rmqha.wire.registration import MAX_TOPIC_COUNT
 
 FORWARDED = "forwardedBy"
 """Field of a request that another broker forwards for its client (`rmqha.broker.replication.forward`)."""
 UNWRITTEN = "unwritten"
 """Field of an answer to such a request: it was refused before any write, so it may be repeated."""
 Steps = Iterator[Pause | None]
-NO_ENDS: Mapping[str, Mapping[int, int]] = MappingProxyType({})
 
 
 class Channel(Protocol):
@@ -259,234 +255,6 @@ def take_all(uses: Sequence[Use]) -> bool:
 def give_back_all(uses: Iterable[Use]) -> None:
     for shares, principal, amount in uses:
         shares.give_back(principal.access_key, amount)
-
-
-class Makers:
-    """Accounts that have made entries of a table since this broker is its master. One that is no admin makes half of
-    what the table takes at most, so that others find room."""
-
-    def __init__(self, max_chars: int = 0) -> None:
-        """`max_chars`: characters of names that the table takes; 0: any."""
-        self.most = 0
-        """Entries that the table takes."""
-        self.max_chars = max_chars
-        self._made_by: dict[str, str] = {}
-        """Access key by name of an entry."""
-        self._counts: Counter[str] = Counter()
-        self._chars: Counter[str] = Counter()
-        """Characters of the names of what each account has made."""
-
-    def has_half(self, principal: Principal) -> bool:
-        """True if the account can make no more."""
-        has_half = self._has_half_of_count(principal) or self._has_half_of_chars(principal)
-        return has_half and bool(principal.mark)
-
-    def _has_half_of_count(self, principal: Principal) -> bool:
-        return self._counts[principal.access_key] >= (self.most + 1) // 2
-
-    def _has_half_of_chars(self, principal: Principal) -> bool:
-        return 0 < self.max_chars <= 2 * self._chars[principal.access_key]
-
-    def refusal(self, principal: Principal, what: str, key: str = "") -> str:
-        """Reason why the account can make no more of `what`, which the configuration's `key` bounds, or ""."""
-        if not self.has_half(principal):
-            return ""
-        account = f"account {principal.access_key} has made"
-        if not self._has_half_of_count(principal):
-            chars = f"half of the characters that this broker takes, {self.max_chars}"
-            return f"{account} {what} whose names have {chars}: delete some"
-        if key:
-            return f"{account} half of the {what} that {key} allows, {self.most}: delete some or raise it"
-        return f"{account} half of the {what} that this broker takes, {self.most}: delete some"
-
-    def made(self, name: str, principal: Principal) -> None:
-        """Take note of a new entry."""
-        if principal.mark:
-            self.removed(name)
-            self._made_by[name] = principal.access_key
-            self._counts[principal.access_key] += 1
-            self._chars[principal.access_key] += len(name)
-
-    def removed(self, name: str) -> None:
-        """Take note that there is no such entry any more."""
-        if (access_key := self._made_by.pop(name, None)) is not None:
-            self._counts[access_key] -= 1
-            self._chars[access_key] -= len(name)
-
-    def clear(self) -> None:
-        self._made_by.clear()
-        self._counts.clear()
-        self._chars.clear()
-
-
-MAX_NAMES_CHARS = 12 * 1024 * 1024
-"""Characters of the names of all topics, half of them for those of groups: compressed, so many names of any kind fit
-into one frame of a registration."""
-MAX_EXPECTED_COUNT = 100_000
-
-
-_GROUP_PREFIXES = RETRY_PREFIX, DLQ_PREFIX
-
-
-def is_group_topic(name: str) -> bool:
-    """True of a topic of a group: one of its retries or dead letters."""
-    return name.startswith(_GROUP_PREFIXES)
-
-
-class TopicRoom:
-    """Room of a table of topics. Name servers take MAX_TOPIC_COUNT of one broker. Those of retries and dead letters
-    have what maxTopicCount leaves of that, half at least: they take no room from others, nor others from them."""
-
-    def __init__(self) -> None:
-        self.makers, self.group_makers = Makers(MAX_NAMES_CHARS // 2), Makers(MAX_NAMES_CHARS // 2)
-        self.max_count = self.max_group_count = 0
-        """Topics that there is room for: others, and those of groups."""
-        self._counts: Counter[bool] = Counter()
-        """Topics by `is_group_topic`."""
-        self._chars: Counter[bool] = Counter()
-        """Characters of their names, in the same way."""
-        self._expected: dict[str, Principal] = {}
-        """Accounts whose pops may make the retry topic of that name."""
-
-    def configure(self, max_topic_count: int) -> None:
-        self.max_count = self.makers.most = max_topic_count
-        self.max_group_count = self.group_makers.most = MAX_TOPIC_COUNT - min(max_topic_count, MAX_TOPIC_COUNT // 2)
-
-    @property
-    def most(self) -> int:
-        """Topics of both kinds that there is room for."""
-        return self.max_count + self.max_group_count
-
-    def recount(self, names: Collection[str]) -> None:
-        """Count the topics of a table anew."""
-        of_groups = [name for name in names if name.startswith(_GROUP_PREFIXES)]
-        count, chars = len(of_groups), sum(map(len, of_groups))
-        self._counts = Counter({True: count, False: len(names) - count})
-        self._chars = Counter({True: chars, False: sum(map(len, names)) - chars})
-
-    def added(self, name: str) -> None:
-        """Count a topic that no account has made here."""
-        of_group = is_group_topic(name)
-        self._counts[of_group] += 1
-        self._chars[of_group] += len(name)
-
-    def refusal(self, name: str, principal: Principal) -> str:
-        """Reason why the account can make no topic of that new name, or ""."""
-        of_group = is_group_topic(name)
-        makers, most = (self.group_makers, self.max_group_count) if of_group else (self.makers, self.max_count)
-        what = "topics of retries and dead letters" if of_group else "topics"
-        if self._counts[of_group] >= most:
-            if of_group:
-                return f"this broker has {most} {what}, as many as it takes: delete some"
-            return f"this broker has as many {what} as maxTopicCount allows, {most}: delete some or raise it"
-        if self._chars[of_group] + len(name) > MAX_NAMES_CHARS // 2:
-            most = MAX_NAMES_CHARS // 2
-            return f"the names of this broker's {what} have as many characters as it takes, {most}: delete some"
-        return makers.refusal(principal, what, "" if of_group else "maxTopicCount")
-
-    def expect(self, name: str, principal: Principal) -> None:
-        """Take note that the retry topic of that name will be made for a pop of this account."""
-        if principal.mark:
-            if len(self._expected) >= MAX_EXPECTED_COUNT:
-                self._expected.clear()
-            self._expected[name] = principal
-
-    def expected_for(self, name: str) -> Principal:
-        """The account of the last such pop."""
-        return self._expected.get(name, UNRESTRICTED)
-
-    def made(self, name: str, principal: Principal) -> None:
-        """Take note of a topic that an account has made."""
-        self._expected.pop(name, None)
-        (self.group_makers if is_group_topic(name) else self.makers).made(name, principal)
-        self.added(name)
-
-    def removed(self, name: str) -> None:
-        of_group = is_group_topic(name)
-        (self.group_makers if of_group else self.makers).removed(name)
-        self._counts[of_group] -= 1
-        self._chars[of_group] -= len(name)
-
-    def clear(self) -> None:
-        """Forget who made what."""
-        self.makers.clear()
-        self.group_makers.clear()
-        self._expected.clear()
-
-
-LOG_END = -1
-"""Key, among the ends or first offsets of a topic's queues, of the end that the log had when the topic was deleted."""
-MAX_DELETED_COUNT = 100_000
-MAX_DELETED_BYTES = 8 * 1024 * 1024
-"""Bound on the JSON of what is remembered of deleted topics: slaves get it in a frame with a part of the topics."""
-_END_BYTES = 24
-"""JSON of one queue's end, nearly always."""
-
-Ends = Mapping[int, int]
-"""Ends of a deleted topic's queues by queue id, and of the log (LOG_END)."""
-
-
-class DeletedNames:
-    """Names of deleted topics, with their `Ends`. Beyond MAX_DELETED_COUNT, or MAX_DELETED_BYTES, the oldest of those
-    whose queues held nothing are forgotten, then the oldest of the others."""
-
-    def __init__(self, names: Iterable[str] = (), ends: Mapping[str, Ends] = NO_ENDS) -> None:
-        found = {name: ends.get(name, {}) for name in names}
-        self.ends = {name: found[name] for name in sorted(found, key=lambda name: (found[name].get(LOG_END, 0), name))}
-        """The oldest first."""
-        self._empty = dict.fromkeys(name for name, of_name in self.ends.items() if not _has_queues(of_name))
-        self._size_bytes = sum(map(_deleted_bytes, self.ends.keys(), self.ends.values()))
-        self._changed: dict[str, Ends | None] = {}
-        self._forget_the_oldest()
-
-    @property
-    def names(self) -> KeysView[str]:
-        """All of them, the oldest first."""
-        return self.ends.keys()
-
-    def add(self, name: str, ends: Ends) -> None:
-        self.discard(name)
-        self.ends[name] = self._changed[name] = ends
-        self._size_bytes += _deleted_bytes(name, ends)
-        if not _has_queues(ends):
-            self._empty[name] = None
-        self._forget_the_oldest()
-
-    def _forget_the_oldest(self) -> None:
-        while len(self.ends) > MAX_DELETED_COUNT or self._size_bytes > MAX_DELETED_BYTES:
-            self.discard(next(iter(self._empty or self.ends)))
-
-    def discard(self, name: str) -> Ends:
-        """Forget a name, if it is known. Returns its ends."""
-        ends = self.ends.pop(name, None)
-        if ends is None:
-            return {}
-        self._empty.pop(name, None)
-        self._size_bytes -= _deleted_bytes(name, ends)
-        self._changed[name] = None
-        return ends
-
-    def clamp(self, log_end: int) -> list[str]:
-        """Lower the ends of the log to `log_end`. Returns the names of those that were higher."""
-        names = [name for name, ends in self.ends.items() if ends.get(LOG_END, 0) > log_end]
-        for name in names:
-            self.ends[name] = self._changed[name] = {**self.ends[name], LOG_END: log_end}
-        return names
-
-    def take_changed(self) -> dict[str, Ends | None]:
-        """Names that were added, with their ends, or forgotten (None), since the last call."""
-        changed, self._changed = self._changed, {}
-        return changed
-
-
-def _has_queues(ends: Ends) -> bool:
-    """True if any queue of the topic has held messages."""
-    return len(ends) > (LOG_END in ends)
-
-
-def _deleted_bytes(name: str, ends: Ends) -> int:
-    """JSON of a deleted topic: its name is told twice."""
-    return 2 * (len(name) + len('"",')) + _END_BYTES * len(ends)
 
 
 class _Turn:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Generator, Mapping
 from typing import Any
 
-from rmqha.broker.requests.request import Makers
 from rmqha.broker.tables import config_table
 from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
+from rmqha.broker.tables.table_bounds import Creators
 from rmqha.broker.tables.table_file import ROWS, PendingTableWrite, TableFile
 from rmqha.broker.tables.table_version import TableChanges, TableVersion
 from rmqha.broker.tables.topics import MAX_QUEUE_COUNT, MAX_TOPIC_LENGTH, resource_name_refusal
@@ -144,7 +144,7 @@ class GroupTable:
     ) -> None:
         """`is_synced`: the file is known to be on the disk; else it is written again."""
         self._clock = clock
-        self._makers = Makers()
+        self._creators = Creators()
         self.configure(config)
         found = config_table.load(disk, "subscriptionGroup", _parse, (_TABLE, _FORBIDDEN))
         self.version, self._unknown, self.findings = found.version, found.unknown, found.findings
@@ -160,7 +160,7 @@ class GroupTable:
 
     def configure(self, config: BrokerConfig) -> None:
         self._auto_create = config.auto_create_subscription_group
-        self._max_count = self._makers.most = config.max_group_count
+        self._max_count = self._creators.most = config.max_group_count
         self._creations = TokenBucket(CREATION_SHARE * config.auto_create_max_per_second, self._clock.now_ms())
 
     def has(self, name: str) -> bool:
@@ -176,7 +176,7 @@ class GroupTable:
             return ""
         made_count = len(self._groups) - sum(item in self._groups for item in SYSTEM_GROUPS)
         if made_count < self._max_count:
-            return self._makers.refusal(principal, "groups", "maxGroupCount")
+            return self._creators.refusal(principal, "groups", "maxGroupCount")
         return f"this broker has as many groups as maxGroupCount allows, {self._max_count}: delete some or raise it"
 
     def get_or_create(self, name: str, principal: Principal = UNRESTRICTED) -> Mapping[str, Any] | None:
@@ -198,7 +198,7 @@ class GroupTable:
         name = str(group["groupName"])
         made = {**default_group(name), **group, "attributes": self.attributes_with(group)}
         if name not in self._groups:
-            self._makers.made(name, principal)
+            self._creators.created(name, principal)
         self._groups[name] = made
         self._commit(name)
 
@@ -211,7 +211,7 @@ class GroupTable:
     def remove(self, name: str) -> None:
         """Remove a group's settings; it is created with defaults if it is used again."""
         if self._groups.pop(name, None) is not None:
-            self._makers.removed(name)
+            self._creators.removed(name)
             self._set_forbidden(name, {})
             self._commit(name)
 
@@ -238,7 +238,7 @@ class GroupTable:
     def new_epoch(self, epoch: int) -> None:
         """Begin a master epoch. The file follows with the next change or `save`; the counter goes on as that of the
         topics."""
-        self._makers.clear()
+        self._creators.clear()
         self.epoch = epoch
         self.version.new_epoch(epoch)
         self.version.advance(epoch, self._clock.wall_ms())

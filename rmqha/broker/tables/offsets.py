@@ -14,10 +14,10 @@ from itertools import islice
 from threading import Lock
 from typing import Any, NamedTuple
 
-from rmqha.broker.requests.request import Makers
 from rmqha.broker.tables import config_table, table_file
 from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
 from rmqha.broker.tables.offset_index import OffsetKey, Removals, ResetTimes, TopicGroupIndex, last_stamp, newer_than
+from rmqha.broker.tables.table_bounds import Creators
 from rmqha.broker.tables.table_file import ROWS, TableFile
 from rmqha.broker.tables.table_version import NO_VERSION, TableVersion
 from rmqha.model.message import RETRY_PREFIX
@@ -131,9 +131,9 @@ class OffsetTable:
         self.epoch = self.version.state_version
         self._floor = 0
         self._offsets: dict[str, dict[int, int]] = {}
-        self._makers = Makers()
+        self._creators = Creators()
         """Accounts that have committed the first offset of a (group, topic) pair."""
-        self._makers.most = MAX_ENTRY_COUNT
+        self._creators.most = MAX_ENTRY_COUNT
         self._stamps: dict[OffsetKey, TableVersion] = {}
         """Versions of the present offsets, the newest last."""
         self._removed = Removals()
@@ -196,17 +196,17 @@ class OffsetTable:
 
     def has_half(self, principal: Principal) -> bool:
         """True if half of the table is of this account, which can then commit no first offset."""
-        return self._makers.has_half(principal)
+        return self._creators.has_half(principal)
 
     def _put(self, offset_key: OffsetKey, offset: int, principal: Principal = UNRESTRICTED) -> bool:
         key, queue_id = offset_key
         queues = self._offsets.get(key)
         if queues is None:
-            if len(self._offsets) >= MAX_ENTRY_COUNT or self._makers.has_half(principal):
+            if len(self._offsets) >= MAX_ENTRY_COUNT or self._creators.has_half(principal):
                 return False
             queues = self._offsets[key] = {}
             self._pairs.add(key)
-            self._makers.made(key, principal)
+            self._creators.created(key, principal)
         before = queues.get(queue_id)
         if before != offset:
             queues[queue_id] = offset
@@ -250,7 +250,7 @@ class OffsetTable:
         """Begin a master epoch. Sequences continue from the wall time in microseconds: a master that restarts in its
         old epoch has lost its last sequences and must not reuse them. If its clock is behind, it skips a number of
         sequences and an amount that depends on the start."""
-        self._makers.clear()
+        self._creators.clear()
         last = self.stamp
         least = last.sequence + (LOST_COMMIT_COUNT if last.epoch == epoch else 0)
         floor = wall_ms * 1000
@@ -356,7 +356,7 @@ class OffsetTable:
             if not queues:
                 del self._offsets[key]
                 self._pairs.remove(key)
-                self._makers.removed(key)
+                self._creators.removed(key)
         self._changed.add(key)
         self._stamps.pop(offset_key, None)
         self._resets.pop(offset_key, None)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from rmqha.broker.requests.request import LOG_END, NO_ENDS, DeletedNames, Ends, TopicRoom
 from rmqha.broker.tables import config_table
 from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
+from rmqha.broker.tables.table_bounds import LOG_END, NO_ENDS, DeletedNames, Ends, TopicBounds
 from rmqha.broker.tables.table_file import ROWS, PendingTableWrite, TableFile
 from rmqha.broker.tables.table_version import TableChanges, TableVersion
 from rmqha.model.code import PERM_INHERIT, PERM_READ, PERM_WRITE, ResponseCode
@@ -262,7 +262,7 @@ class TopicTable:
         """First offsets of queues, by topic and queue id, where a deleted topic has left messages in front."""
         self.batch_queue_topics = batch_queue_topics
         """Topics, deleted ones too, whose queues have the BatchCQ form, which does not change."""
-        self._room = TopicRoom()
+        self._bounds = TopicBounds()
         self.configure(config)
         for topic in _system_topics(config):
             self._topics[topic.name] = topic
@@ -277,7 +277,7 @@ class TopicTable:
         self._deleted = DeletedNames(deleted, ends)
         self._topics.update(table)
         self._note_begins(table)
-        self._room.recount(self._topics)
+        self._bounds.recount(self._topics)
         self.file = TableFile(disk, "topics", (_TABLE, DELETED_ENDS), _row_to_json, (DELETED_ENDS,))
         self.file.holds(_TABLE, self._topics)
         self.file.holds(DELETED_ENDS, self._deleted.ends)
@@ -286,7 +286,7 @@ class TopicTable:
 
     def configure(self, config: BrokerConfig) -> None:
         self._auto_create = config.auto_create_topic_enable
-        self._room.configure(config.max_topic_count)
+        self._bounds.configure(config.max_topic_count)
         self._creations = TokenBucket(config.auto_create_max_per_second, self._clock.now_ms())
         if config.broker_permission != self._granted:
             self._granted = config.broker_permission
@@ -351,22 +351,22 @@ class TopicTable:
 
     def creation_refusal(self, name: str, principal: Principal = UNRESTRICTED) -> str:
         """Reason why the account can create no topic of that name, "" if it exists or can be created."""
-        return "" if name in self._topics else self._room.refusal(name, principal)
+        return "" if name in self._topics else self._bounds.refusal(name, principal)
 
     def retry_refusal(self, name: str, principal: Principal) -> str:
         """Reason why a pop of the account may give no message that would come again in this retry topic, or ""."""
         if name in self._topics:
             return ""
-        self._room.expect(name, principal)
+        self._bounds.expect(name, principal)
         return self.creation_refusal(name, principal)
 
     def has_retry_room(self, name: str) -> bool:
         """True if `create_retry` may create this topic, or it is there."""
-        return not self.creation_refusal(name, self._room.expected_for(name))
+        return not self.creation_refusal(name, self._bounds.expected_for(name))
 
     def create_retry(self, name: str) -> None:
         """Create a retry topic, if it is missing, for the account that has popped what comes again in it."""
-        self.create_internal(name, 1, self._room.expected_for(name))
+        self.create_internal(name, 1, self._bounds.expected_for(name))
 
     def take_creation_quota(self) -> str:
         """Reason why no send may create a topic now, "" if one may; that counts against the rate limit."""
@@ -411,7 +411,7 @@ class TopicTable:
         messages."""
         present, begins = self._topics.get(topic.name), topic.begins
         if present is None:
-            self._room.made(topic.name, principal)
+            self._bounds.created(topic.name, principal)
         if topic.name in self.deleted:
             begins = self._begins_behind(topic.name, self._deleted.discard(topic.name))
         elif present is not None:
@@ -431,7 +431,7 @@ class TopicTable:
             ends = self._queue_ends(name, max(MAX_QUEUE_COUNT, topic.read_queue_count, topic.write_queue_count))
             is_remembered = ends or any(self._queue_ends(*queues) for queues in _WAITING.items())
             del self._topics[name]
-            self._room.removed(name)
+            self._bounds.removed(name)
             if is_remembered:
                 self._deleted.add(name, {LOG_END: self._log_end(), **ends})
             self._table_text = b""
@@ -482,13 +482,13 @@ class TopicTable:
                 if not begins or all(begins.get(n, 0) >= end for n, end in self._queue_ends(name, needed).items()):
                     continue
                 self._deleted.discard(name)
-            elif present is None and len(self._topics) >= self._room.most:
+            elif present is None and len(self._topics) >= self._bounds.most:
                 continue  # with more than that a name server may take none
             present = present or TopicConfig(name, 0, needed, begins=begins)
             attributes = {**present.attributes, QUEUE_TYPE: BATCH_QUEUE} if name in batch_topics else present.attributes
             if present.read_queue_count < needed or present.attributes != attributes:
                 if name not in self._topics:
-                    self._room.added(name)
+                    self._bounds.added(name)
                 self._topics[name] = replace(
                     present,
                     read_queue_count=max(needed, present.read_queue_count),
@@ -506,7 +506,7 @@ class TopicTable:
         """Begin a master epoch, whose versions are higher than those of older masters. The file follows with the next
         change or `save`, so that a failover waits for no disk. If the master was killed and restarts in its old epoch,
         slaves may have changes that its file lacks: no version is used twice (`DataVersion.new_epoch`)."""
-        self._room.clear()
+        self._bounds.clear()
         self.epoch = epoch
         self.version.new_epoch(epoch)
         self._advance([])
@@ -525,7 +525,7 @@ class TopicTable:
             return
         self._deleted = DeletedNames(deleted, deleted_ends)
         self._topics, self._table_text = dict(table), b""
-        self._room.recount(self._topics)
+        self._bounds.recount(self._topics)
         self.begins.clear()
         self._note_begins(table)
         self.version = version
@@ -557,9 +557,9 @@ class TopicTable:
         version = DataVersion.from_json(changes.get("dataVersion"))
         for name in removed & self._topics.keys():
             del self._topics[name]
-            self._room.removed(name)
+            self._bounds.removed(name)
         for name in present.keys() - self._topics.keys():
-            self._room.added(name)
+            self._bounds.added(name)
         self._topics.update(present)
         if present or removed:
             self._table_text = b""

@@ -324,7 +324,7 @@ def test_one_account_makes_half_of_the_topics_and_groups(
 ) -> None:
     """By first uses alone it kept all others from a new topic or group, for ever."""
     made = getattr(open_world.broker.core, table)
-    (made._room.makers if table == "topics" else made._makers).most = 8
+    (made._bounds.others.creators if table == "topics" else made._creators).most = 8
     assert [make(open_world, GREEDY, f"g{number}") for number in range(6)] == [True] * 4 + [False] * 2
     assert make(open_world, OTHER, "o1") and make(open_world, GREEDY, "g0"), "what is there is used on"
     made.remove("g0")
@@ -333,7 +333,7 @@ def test_one_account_makes_half_of_the_topics_and_groups(
 
 
 def test_who_is_refused_a_topic_is_told_why(open_world: World) -> None:
-    open_world.broker.core.topics._room.makers.most = 2
+    open_world.broker.core.topics._bounds.others.creators.most = 2
     assert make_topic(open_world, GREEDY, "g0")
     answer = ask(open_world, send_command("g1", 0, b"x", d="1"), GREEDY)
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
@@ -362,7 +362,7 @@ def test_one_account_has_half_of_the_pairs_of_topic_and_group_with_an_offset(
     for _ in range(8):
         ask(open_world, send_command("Shared", 0, b"x"), "operator")
     offsets = open_world.broker.core.offsets
-    offsets._makers.most = 6
+    offsets._creators.most = 6
     codes = [take(open_world, GREEDY, f"g{number}", "Shared") for number in range(4)]
     assert codes == [0, 0, 0, ResponseCode.SYSTEM_BUSY]
     assert take(open_world, OTHER, "o1", "Shared") == 0

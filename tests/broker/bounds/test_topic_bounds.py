@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from rmqha.broker.requests import request
-from rmqha.broker.requests.request import LOG_END, MAX_NAMES_CHARS, DeletedNames, TopicRoom
+from rmqha.broker.tables import table_bounds
+from rmqha.broker.tables.table_bounds import LOG_END, MAX_NAMES_CHARS, DeletedNames, TopicBounds
 from rmqha.broker.tables.topics import (
     DELETED,
     DELETED_ENDS,
@@ -41,15 +41,19 @@ assert open_world, "a fixture"
 SHARE = 4
 
 
-def room_of(world: World) -> TopicRoom:
-    return world.broker.core.topics._room
+def bounds_of(world: World) -> TopicBounds:
+    return world.broker.core.topics._bounds
+
+
+def counts(bounds: TopicBounds) -> list[tuple[int, int]]:
+    return [(kind.count, kind.chars) for kind in (bounds.others, bounds.of_groups)]
 
 
 @pytest.fixture
 def world(open_world: World) -> World:
     """One account may make four topics of groups."""
     open_world.broker.core.live.update("maxTopicCount=1000\nmaxGroupCount=1000")
-    room_of(open_world).group_makers.most = 2 * SHARE
+    bounds_of(open_world).of_groups.creators.most = 2 * SHARE
     return open_world
 
 
@@ -78,7 +82,7 @@ def pop(world: World, key: str, group: str) -> Command:
 def test_topics_of_groups_keep_nobody_from_a_topic(open_world: World) -> None:
     """There are two for each group: one account's half of the groups filled the table for all others."""
     core = open_world.broker.core
-    core.live.update(f"maxTopicCount={room_of(open_world)._counts[False] + 2}\nmaxGroupCount=1000")
+    core.live.update(f"maxTopicCount={bounds_of(open_world).others.count + 2}\nmaxGroupCount=1000")
     for number in range(4):
         assert join(open_world, GREEDY, f"g{number}")
         assert give_up(open_world, GREEDY, f"g{number}").code == 0
@@ -98,13 +102,13 @@ def test_one_account_makes_half_of_the_topics_of_groups(world: World) -> None:
 
 def test_no_account_makes_more_than_name_servers_take(world: World) -> None:
     """Beyond that they refuse the registration, and no client finds the group."""
-    room = room_of(world)
+    bounds = bounds_of(world)
     for most in (1, 50_000, MAX_TOPIC_COUNT // 2):
-        room.configure(most)
-        assert room.max_count + room.max_group_count == MAX_TOPIC_COUNT
-    room.configure(10_000_000)
-    assert room.max_group_count == MAX_TOPIC_COUNT // 2
-    room.max_group_count = room._counts[True] + 1
+        bounds.configure(most)
+        assert bounds.others.most + bounds.of_groups.most == MAX_TOPIC_COUNT
+    bounds.configure(10_000_000)
+    assert bounds.of_groups.most == MAX_TOPIC_COUNT // 2
+    bounds.of_groups.most = bounds.of_groups.count + 1
     assert join(world, OTHER, "o1") and not join(world, GREEDY, "g1") and not join(world, OTHER, "o2")
 
 
@@ -130,11 +134,11 @@ def test_who_pops_makes_half_of_the_topics_of_groups(world: World) -> None:
 def test_what_was_popped_waits_for_room_and_is_not_lost(world: World) -> None:
     assert make_topic(world, "operator", "Shared")
     assert pop(world, GREEDY, "g").code == 0
-    room, topics = room_of(world), world.broker.core.topics
-    most, room.max_group_count = room.max_group_count, 0
+    bounds, topics = bounds_of(world), world.broker.core.topics
+    most, bounds.of_groups.most = bounds.of_groups.most, 0
     later(world.broker, INVISIBLE_MS + 20_000)
     assert topics.get("%RETRY%g_Shared") is None
-    room.max_group_count = most
+    bounds.of_groups.most = most
     later(world.broker, 120_000)
     assert topics.get("%RETRY%g_Shared") is not None
     answer = pop(world, GREEDY, "g")
@@ -143,46 +147,47 @@ def test_what_was_popped_waits_for_room_and_is_not_lost(world: World) -> None:
 
 # --- names ------------------------------------------------------------------------------------------------------------
 def test_long_names_take_more_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    room = room_of(world)
-    monkeypatch.setattr(request, "MAX_NAMES_CHARS", 2 * (room._chars[False] + 250))
+    bounds = bounds_of(world)
+    monkeypatch.setattr(table_bounds, "MAX_NAMES_CHARS", 2 * (bounds.others.chars + 250))
     assert make_topic(world, OTHER, "o" * 100)
     assert not make_topic(world, OTHER, "p" * 127) or not make_topic(world, OTHER, "q" * 127)
     assert make_topic(world, OTHER, "short")
     answer = ask(world, send_command("r" * 127, 0, b"x", d="1"), OTHER)
-    assert f"names of this broker's topics have as many characters as it takes, {request.MAX_NAMES_CHARS // 2}: " in (
-        answer.remark or ""
+    assert (
+        f"names of this broker's topics have as many characters as it takes, {table_bounds.MAX_NAMES_CHARS // 2}: "
+        in (answer.remark or "")
     )
 
 
 @pytest.mark.parametrize(("others", "name"), [("%RETRY%", "orders"), ("", "%RETRY%orders")])
 def test_long_names_of_one_kind_take_no_room_from_the_other(others: str, name: str) -> None:
-    room = TopicRoom()
-    room.configure(100_000)
-    room.recount([f"{others}{number:05d}" + "x" * 240 for number in range(49_950)])
-    assert not room.refusal(name, UNRESTRICTED)
-    assert room.refusal(f"{others}orders" + "x" * 240, UNRESTRICTED)
+    bounds = TopicBounds()
+    bounds.configure(100_000)
+    bounds.recount([f"{others}{number:05d}" + "x" * 240 for number in range(49_950)])
+    assert not bounds.refusal(name, UNRESTRICTED)
+    assert bounds.refusal(f"{others}orders" + "x" * 240, UNRESTRICTED)
 
 
 def test_a_remark_names_the_bound_that_is_reached(open_world: World) -> None:
-    room, account = TopicRoom(), Principal(open_world.accounts, GREEDY)
-    room.configure(4)
-    room.group_makers.most = 4
+    bounds, account = TopicBounds(), Principal(open_world.accounts, GREEDY)
+    bounds.configure(4)
+    bounds.of_groups.creators.most = 4
     for name in ("a", "b", "%RETRY%a", "%RETRY%b"):
-        room.made(name, account)
+        bounds.created(name, account)
     for name, remark in {
         "c": "half of the topics that maxTopicCount allows, 4: delete some or raise it",
         "%RETRY%c": "half of the topics of retries and dead letters that this broker takes, 4: delete some",
     }.items():
-        assert room.refusal(name, account) == f"account greedy has made {remark}"
-    room.makers.most = room.group_makers.most = 100
-    room.makers.max_chars = room.group_makers.max_chars = 4
+        assert bounds.refusal(name, account) == f"account greedy has made {remark}"
+    bounds.others.creators.most = bounds.of_groups.creators.most = 100
+    bounds.others.creators.max_chars = bounds.of_groups.creators.max_chars = 4
     for name, what in {"c": "topics", "%RETRY%c": "topics of retries and dead letters"}.items():
         remark = "whose names have half of the characters that this broker takes, 4: delete some"
-        assert room.refusal(name, account) == f"account greedy has made {what} {remark}"
+        assert bounds.refusal(name, account) == f"account greedy has made {what} {remark}"
 
 
 def test_one_account_has_a_quarter_of_the_characters_of_names(world: World) -> None:
-    room_of(world).makers.max_chars = 400
+    bounds_of(world).others.creators.max_chars = 400
     assert [make_topic(world, GREEDY, f"{number}" * 100) for number in range(1, 5)] == [True, True, False, False]
     assert make_topic(world, OTHER, "o" * 100)
 
@@ -225,7 +230,7 @@ def test_a_slave_remembers_what_the_release_before_has_deleted(tmp_path: Path) -
 def test_a_deleted_topic_makes_room(open_world: World) -> None:
     """Also one with messages, whose queues stay: else names that were used once filled the table for all, for ever."""
     core = open_world.broker.core
-    core.live.update(f"maxTopicCount={room_of(open_world)._counts[False] + 1}")
+    core.live.update(f"maxTopicCount={bounds_of(open_world).others.count + 1}")
     for number in range(3):
         assert make_topic(open_world, OTHER, f"T{number}") and not make_topic(open_world, OTHER, "more")
         core.topics.remove(f"T{number}")
@@ -235,7 +240,7 @@ def test_a_deleted_topic_makes_room(open_world: World) -> None:
 
 def test_the_oldest_deleted_names_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those without messages first."""
-    monkeypatch.setattr(request, "MAX_DELETED_COUNT", 3)
+    monkeypatch.setattr(table_bounds, "MAX_DELETED_COUNT", 3)
     names = DeletedNames("abc", {"a": {LOG_END: 3, 0: 1}, "b": {LOG_END: 2}, "c": {LOG_END: 1, 0: 1}})
     assert list(names.names) == ["c", "b", "a"]
     names.add("d", {LOG_END: 4, 0: 1})
@@ -258,7 +263,7 @@ def json_bytes(names: DeletedNames) -> int:
 
 def test_the_ends_of_deleted_topics_have_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand queues each of a hundred thousand topics fit into no frame: slaves could not follow their master."""
-    monkeypatch.setattr(request, "MAX_DELETED_BYTES", 100_000)
+    monkeypatch.setattr(table_bounds, "MAX_DELETED_BYTES", 100_000)
     names = DeletedNames()
     for number in range(50):
         names.add(f"small-{number}", {LOG_END: 1 << 40, 0: 1})
@@ -318,7 +323,7 @@ def test_deleted_topics_are_told_once_and_in_steps(tmp_path: Path) -> None:
 def test_whoever_makes_and_deletes_topics_adds_no_names_without_an_end(
     open_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(request, "MAX_DELETED_COUNT", 3)
+    monkeypatch.setattr(table_bounds, "MAX_DELETED_COUNT", 3)
     topics = open_world.broker.core.topics
     for number in range(6):
         topics.put(TopicConfig(f"T{number}", 1, 1))
@@ -328,7 +333,7 @@ def test_whoever_makes_and_deletes_topics_adds_no_names_without_an_end(
 
 def test_forgotten_topics_do_not_come_back_beyond_what_name_servers_take(tmp_path: Path) -> None:
     table = topic_table(HostDisk(tmp_path), BrokerConfig(), ManualClock())
-    table._room.max_count, table._room.max_group_count = len(table) + 1, 1
+    table._bounds.others.most, table._bounds.of_groups.most = len(table) + 1, 1
     assert table.restore({name: [0] for name in "ABCD"}) == ["A", "B"]
     assert table.restore({name: [0, 1] for name in "ABCD"}) == ["A", "B"], "what is there gets its queues"
 
@@ -346,9 +351,9 @@ def test_a_new_master_has_counted_what_it_has_heard_of(tmp_path: Path, is_whole:
             slave.replace(parse_table(master.to_json()), replace(master.version))
         else:
             slave.apply(changes)
-        counted = TopicRoom()
+        counted = TopicBounds()
         counted.recount(slave.names())
-        assert (slave._room._counts, slave._room._chars) == (counted._counts, counted._chars)
+        assert counts(slave._bounds) == counts(counted)
         assert slave.names() == master.names()
 
     follow()
