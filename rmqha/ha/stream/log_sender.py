@@ -8,6 +8,7 @@ The shell writes one transfer at a time; the kernel's buffers keep the wire busy
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from enum import Enum
 from typing import ClassVar
 
@@ -27,7 +28,7 @@ class ConnectionState(Enum):
     CLOSED = "closed"
 
 
-class LogSender:
+class LogSender(ABC):
     """Base of the master's two connections. `acked_offset` is None until the slave's first ack: before, the offset is
     unknown (ruling 1)."""
 
@@ -55,21 +56,21 @@ class LogSender:
         self._last_write_ms = now_ms
 
     # --- the protocol's part --------------------------------------------------------------------------------------
+    @abstractmethod
     def _header(self, now_ms: int, size_bytes: int) -> bytes:
         """Encode the header of the next transfer, which is sent now; of a heartbeat if `size_bytes` is 0."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _most_bytes(self, now_ms: int, offset: PhyOffset) -> int:
         """Most bytes that the next transfer may have; 0 for none yet."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _owes_heartbeat(self) -> bool:
         """True if a heartbeat is due before its interval is over."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _name(self, offset: PhyOffset | None = None) -> str:
         """Name of the slave for a reason, with the offset that it is at if given."""
-        raise NotImplementedError
 
     # --- sending --------------------------------------------------------------------------------------------------
     def sent(self) -> None:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from enum import Enum
 
 from rmqha.ha.action import Action, CloseHa, OpenHa
@@ -38,7 +39,7 @@ class ClientState(Enum):
     REFUSED = "refused"
 
 
-class ReplicationClient:
+class ReplicationClient(ABC):
     """Base of the slave's two clients, which follow one master at a time: `follow` begins, `leave` ends it. Connection
     numbers are negative; those that the shell accepts count from 1. `refusal`: reason why this client gave up, ""
     while nothing is wrong."""
@@ -146,8 +147,8 @@ class ReplicationClient:
             return self._drop(now_ms, "dialing timed out") if late else []
         return self._timeout_connected(now_ms)
 
-    def _timeout_connected(self, now_ms: int) -> list[Action]:
-        raise NotImplementedError
+    @abstractmethod
+    def _timeout_connected(self, now_ms: int) -> list[Action]: ...
 
     def deadline_ms(self) -> int | None:
         if self._retry_at_ms is not None:
@@ -156,8 +157,8 @@ class ReplicationClient:
             return self._state_since_ms + DIAL_TIMEOUT_MS
         return self._deadline_connected_ms()
 
-    def _deadline_connected_ms(self) -> int | None:
-        raise NotImplementedError
+    @abstractmethod
+    def _deadline_connected_ms(self) -> int | None: ...
 
     @property
     def _silence_deadline_ms(self) -> int:

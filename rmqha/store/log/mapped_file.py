@@ -146,8 +146,7 @@ class MappedFile:
     def zero(self, from_offset: int, to_offset: int) -> None:
         """Write zeros; not durable yet."""
         with disk_errors(self._disk, self.path, "write the file"):
-            for at in range(from_offset, to_offset, len(_ZEROS)):
-                self.region.zero(at - self.start_offset, min(len(_ZEROS), to_offset - at))
+            self.region.zero(from_offset - self.start_offset, to_offset - from_offset)
 
     def sync(self) -> None:
         if self._region is not None:
