@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rmqha.broker.pop.positions import PopQueue
-from rmqha.broker.requests.request import LOG_END, Ends
+from rmqha.broker.tables.table_bounds import LOG_END, Ends
 from rmqha.broker.tables.topics import (
     BEGINS,
     DELETED_ENDS,
