@@ -1,6 +1,6 @@
 """The durable side of a Raft node: log, hard state and snapshot over the Disk port. Control plane.
 
-Files below `path`, all big-endian:
+Files below PATH, all big-endian:
 
     segment-<number>   header: "RQRL" | version i16 | length of node id i16 | incarnation u64 | CRC32 i32 | node id
                        frames: "RQRF" | payload length i32 | CRC32 i32 | payload
@@ -52,6 +52,7 @@ from rmqha.store.meta.problem import is_no_room, os_sentence
 from rmqha.wire.raft_codec import decode_entry, encode_entry
 from rmqha.wire.raft_message import ZERO_INDEX, Entry, EntryKind, HardState, Snapshot
 
+PATH = "raft"
 VERSION = 2
 """Version of segments and the snapshot. Version 1, without incarnation, was in no release."""
 FRAME_VERSION = 1
@@ -166,22 +167,21 @@ class DurableRaftLog:
         node_id: str,
         tracer: Tracer,
         prng: Prng,
-        path: str = "raft",
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         """Read all files and cut a torn tail. Raises StoreError for files that are damaged, newer than this release or
         another node's; OSError from the disk."""
-        self._disk, self._node_id, self._tracer, self._path = disk, node_id, tracer, path
+        self._disk, self._node_id, self._tracer = disk, node_id, tracer
         self._segment_bytes = segment_bytes
         self.recovery_lines: list[str] = []
-        disk.make_dirs(path)
-        self._mark = EndMark(disk, f"{path}/{END_MARK}")
+        disk.make_dirs(PATH)
+        self._mark = EndMark(disk, f"{PATH}/{END_MARK}")
         self.recovery_lines += self._mark.load()
         self._replay = _Replay()
         self._incarnation: int | None = None
         self._segments: list[_Segment] = []
         snapshot = self._read_snapshot()
-        names = [name for name in disk.list(path) if _SEGMENT_NAME.fullmatch(name)]
+        names = [name for name in disk.list(PATH) if _SEGMENT_NAME.fullmatch(name)]
         if snapshot is not None and not names:
             raise self._fail("snapshot", 0, "a state without the segments that hold this node's vote")
         for older, newer in pairwise(names):
@@ -266,7 +266,7 @@ class DurableRaftLog:
 
     def _write_new_snapshot(self, head: bytes, data: memoryview) -> None:
         self._drop_new_snapshot()
-        temporary = f"{self._path}/{TEMPORARY_SNAPSHOT}"
+        temporary = f"{PATH}/{TEMPORARY_SNAPSHOT}"
         file = self._disk.open_append(temporary)
         try:
             file.append(head)
@@ -276,10 +276,10 @@ class DurableRaftLog:
             file.sync()
         finally:
             file.close()
-        self._disk.rename(temporary, f"{self._path}/snapshot")
+        self._disk.rename(temporary, f"{PATH}/snapshot")
 
     def _drop_new_snapshot(self) -> None:
-        temporary = f"{self._path}/{TEMPORARY_SNAPSHOT}"
+        temporary = f"{PATH}/{TEMPORARY_SNAPSHOT}"
         if self._disk.exists(temporary):
             self._disk.remove(temporary)
 
@@ -294,7 +294,7 @@ class DurableRaftLog:
             if self._file.size_bytes >= self._segment_bytes:
                 self._file.close()
                 self._create_segment(_number(self._segments[-1].name) + 1)
-                self._file = self._disk.open_append(f"{self._path}/{self._segments[-1].name}")
+                self._file = self._disk.open_append(f"{PATH}/{self._segments[-1].name}")
             size_bytes = self._file.size_bytes
             try:
                 self._file.append(frame.encode(size_bytes))
@@ -316,7 +316,7 @@ class DurableRaftLog:
         except OSError as error:
             if is_no_room(error):
                 doing = "cut a part of a frame from the controllers' log"
-                raise StoreError(os_sentence(self._disk, self._path, doing, error)) from error
+                raise StoreError(os_sentence(self._disk, PATH, doing, error)) from error
             raise
 
     @contextmanager
@@ -326,7 +326,7 @@ class DurableRaftLog:
             yield
         except OSError as error:
             if is_no_room(error):
-                raise NoRoomError(os_sentence(self._disk, self._path, "write the controllers' log", error)) from error
+                raise NoRoomError(os_sentence(self._disk, PATH, "write the controllers' log", error)) from error
             raise
 
     def _create_segment(self, number: int) -> None:
@@ -337,27 +337,27 @@ class DurableRaftLog:
         crc = _segment_crc(len(node_id), self._incarnation, node_id)
         head = _SEGMENT_HEAD.pack(_SEGMENT_MAGIC, VERSION, len(node_id), self._incarnation, crc) + node_id
         frame = _Frame(self._hard_state, False, self._last_index, announced=self._announced)
-        self._disk.write_atomic(f"{self._path}/{name}", head + frame.encode(len(head)))
+        self._disk.write_atomic(f"{PATH}/{name}", head + frame.encode(len(head)))
         self._segments.append(_Segment(name, self._last_index))
 
     def _open_last_segment(self) -> AppendFile:
         if self._segments:
             # an earlier process's bytes may be in the page cache only, and be marked clean there
-            path = f"{self._path}/{self._segments[-1].name}"
+            path = f"{PATH}/{self._segments[-1].name}"
             self._disk.write_atomic(path, self._disk.read(path))
         else:
             self._create_segment(1)
-        return self._disk.open_append(f"{self._path}/{self._segments[-1].name}")
+        return self._disk.open_append(f"{PATH}/{self._segments[-1].name}")
 
     def _drop_covered_segments(self) -> None:
         while len(self._segments) > 1 and self._segments[0].last_index <= self._snapshot_index:
-            self._disk.remove(f"{self._path}/{self._segments.pop(0).name}")
+            self._disk.remove(f"{PATH}/{self._segments.pop(0).name}")
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def _fail(self, name: str, position: int, problem: str) -> StoreError:
         return StoreError(
-            f"{self._disk.label}/{self._path}/{name} at byte {position} holds {problem}; move the "
+            f"{self._disk.label}/{PATH}/{name} at byte {position} holds {problem}; move the "
             "directory away, start the controller, and tell the others: rmqha quorum remove, then add"
         )
 
@@ -365,12 +365,12 @@ class DurableRaftLog:
         """StoreError of an unknown version, distinct from damage: the advice for damage, followed on each node of a
         rolling upgrade, would lose all groups."""
         return StoreError(
-            f"{self._disk.label}/{self._path}/{name} at byte 4 holds version {version}; this release reads {VERSION}; "
+            f"{self._disk.label}/{PATH}/{name} at byte 4 holds version {version}; this release reads {VERSION}; "
             "start this controller with the release that wrote it"
         )
 
     def _read_snapshot(self) -> Snapshot | None:
-        path = f"{self._path}/snapshot"
+        path = f"{PATH}/snapshot"
         if not self._disk.exists(path):
             return None
         content = self._disk.read(path)
@@ -392,7 +392,7 @@ class DurableRaftLog:
 
     def _read_segment(self, name: str, *, is_last: bool) -> int:
         """Read a segment. Returns the position of its end."""
-        content = self._disk.read(f"{self._path}/{name}")
+        content = self._disk.read(f"{PATH}/{name}")
         segment = _Segment(name)
         first_position = position = self._read_segment_head(name, content)
         while position < len(content) or position == first_position:
@@ -437,7 +437,7 @@ class DurableRaftLog:
         owner = node_id.decode(errors="replace")
         if owner != self._node_id:
             raise StoreError(
-                f"{self._disk.label}/{self._path} belongs to controller node {owner!r}, this is {self._node_id!r}; "
+                f"{self._disk.label}/{PATH} belongs to controller node {owner!r}, this is {self._node_id!r}; "
                 "give each node its own directory"
             )
         if self._incarnation not in (None, incarnation):
@@ -452,12 +452,12 @@ class DurableRaftLog:
             raise self._fail(name, position, f"what is no configuration ({error})") from None
 
     def _cut(self, name: str, content: bytes, position: int) -> None:
-        file = self._disk.open_append(f"{self._path}/{name}")
+        file = self._disk.open_append(f"{PATH}/{name}")
         file.truncate(position)
         file.sync()
         file.close()
         self.recovery_lines.append(
-            f"{self._path}/{name}: cut a torn frame of {len(content) - position} bytes at byte {position}"
+            f"{PATH}/{name}: cut a torn frame of {len(content) - position} bytes at byte {position}"
         )
 
     def _reconcile(self, snapshot: Snapshot | None) -> bool:
@@ -477,7 +477,7 @@ class DurableRaftLog:
             raise self._fail("snapshot", 0, problem)
         replay.entries.clear()
         replay.first_index = RaftIndex(index + 1)
-        self.recovery_lines.append(f"{self._path}: the log gives way to the leader's snapshot up to entry {index}")
+        self.recovery_lines.append(f"{PATH}: the log gives way to the leader's snapshot up to entry {index}")
         return True
 
 

@@ -53,13 +53,13 @@ def _python_kernel() -> BatchKernel:
     return PythonKernel()
 
 
-def native_columns(library: Path = LIBRARY) -> NativeColumns | None:
+def native_columns() -> NativeColumns | None:
     """Native decoder of columns; None if there is no library or RMQHA_KERNEL asks for Python."""
     if os.environ.get(VARIABLE, "") == "python":
         return None
     try:
-        load_kernel(library)  # raises OSError if the library has another version
-        return NativeColumns(ctypes.CDLL(str(library)))
+        load_kernel(LIBRARY)  # raises OSError if the library has another version
+        return NativeColumns(ctypes.CDLL(str(LIBRARY)))
     except OSError:
         return None
 
@@ -69,7 +69,7 @@ def load_kernel(library: Path = LIBRARY) -> NativeKernel:
     if not library.exists():
         raise OSError(f"there is no {library}: make native builds it, with cargo")
     try:
-        return NativeKernel(ctypes.PyDLL(str(library)))
+        return NativeKernel(ctypes.PyDLL(str(LIBRARY)))
     except (OSError, AttributeError, ValueError) as error:
         trouble = _trouble(library) or f"cannot be used ({error}): make native builds it anew"
         raise OSError(f"{library} {trouble}") from None

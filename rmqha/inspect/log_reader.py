@@ -186,9 +186,9 @@ class LogReader:
             at += size
         return None
 
-    def record_at(self, position: int, check: Check = locate) -> Entry | None:
+    def record_at(self, position: int) -> Entry | None:
         """The record that starts at `position`, None if none does."""
-        for entry in self.records(position, position + (1 << 62), check):
+        for entry in self.records(position, position + (1 << 62), locate):
             return entry if entry[3] is not None else None
         return None
 

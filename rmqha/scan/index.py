@@ -415,13 +415,13 @@ class Pack:
     places: I64
 
 
-def packs(offsets: I64, sizes: I64, window_bytes: int, join_bytes: int = JOIN_BYTES) -> Iterator[Pack]:
-    """Records in log order as packs of about `window_bytes`; neighbours not more than `join_bytes` apart are read with
+def packs(offsets: I64, sizes: I64, window_bytes: int) -> Iterator[Pack]:
+    """Records in log order as packs of about `window_bytes`; neighbours not more than JOIN_BYTES apart are read with
     what is between them."""
     if not len(offsets):
         return
     ends = offsets + sizes
-    joined = offsets[1:] - ends[:-1] <= join_bytes
+    joined = offsets[1:] - ends[:-1] <= JOIN_BYTES
     steps = np.where(joined, offsets[1:] - offsets[:-1], sizes[:-1])
     places = np.append(0, np.cumsum(steps))
     of_pack = places // window_bytes

@@ -146,12 +146,11 @@ class MasterStreamParser:
     takes memory here.
     """
 
-    def __init__(self, max_transfer_bytes: int = 4 * MAX_TRANSFER_BYTES) -> None:
+    def __init__(self) -> None:
         self._head = bytearray()
         """Bytes of a frame whose header, or handshake, is not complete."""
         self._transfer: TransferHeader | None = None
         """Header of a transfer of which more is to come."""
-        self._max_transfer_bytes = max_transfer_bytes
 
     def feed(self, data: Buffer) -> list[MasterFrame]:
         """Parse bytes. The returned frames may refer to `data`: use them before it changes."""
@@ -203,7 +202,7 @@ class MasterStreamParser:
 
     def _begin_transfer(self, frames: list[MasterFrame], fields: tuple[int, ...]) -> None:
         _, size_bytes, offset, epoch, epoch_start, confirm = fields
-        if not 0 <= size_bytes <= self._max_transfer_bytes:
+        if not 0 <= size_bytes <= 4 * MAX_TRANSFER_BYTES:
             raise RemoteProtocolError(f"HA transfer announces {size_bytes} bytes at offset {offset}")
         header = TransferHeader(size_bytes, PhyOffset(offset), Epoch(epoch), PhyOffset(epoch_start), PhyOffset(confirm))
         if size_bytes:

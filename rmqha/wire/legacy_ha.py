@@ -67,9 +67,8 @@ class ReportParser:
 class LegacyTransferParser:
     """Parser of what a slave reads. Raises RemoteProtocolError for anything that is not the protocol."""
 
-    def __init__(self, max_transfer_bytes: int = MAX_TRANSFER_BYTES) -> None:
+    def __init__(self) -> None:
         self._buffer = bytearray()
-        self._max_transfer_bytes = max_transfer_bytes
 
     def feed(self, data: Buffer) -> list[LegacyTransfer]:
         """Transfers that are complete with `data`; the rest is kept."""
@@ -78,7 +77,7 @@ class LegacyTransferParser:
         position = 0
         while len(self._buffer) - position >= _TRANSFER.size:
             offset, size_bytes = _TRANSFER.unpack_from(self._buffer, position)
-            if not 0 <= size_bytes <= self._max_transfer_bytes or not 0 <= offset < MAX_OFFSET:
+            if not 0 <= size_bytes <= MAX_TRANSFER_BYTES or not 0 <= offset < MAX_OFFSET:
                 raise RemoteProtocolError(f"the master announces {size_bytes} bytes at offset {offset}")
             start = position + _TRANSFER.size
             if len(self._buffer) < start + size_bytes:

@@ -164,9 +164,6 @@ class AuditEntry(NamedTuple):
     reason: str
 
 
-NOT_TAKEN = "the disk, or standard error, does not take the audit log"
-
-
 class AuditLog:
     """Audit log of one process. `write` takes lines; only the writing thread calls it."""
 

@@ -156,11 +156,11 @@ async def ask_json(admin: Admin, address: str, command: Command) -> dict[str, An
     return json_object(await admin.ask(address, command), address, "a broker's")
 
 
-def queue_table(body: Mapping[str, Any], address: str, member: str = "offsetTable") -> dict[tuple[str, int], Any]:
+def queue_table(body: Mapping[str, Any], address: str) -> dict[tuple[str, int], Any]:
     """Rows of a table whose keys are queues, as objects or as their text, by (topic, queue id)."""
     found = {}
     with readable_answer(address, "a broker's"):
-        for key, row in (body.get(member) or {}).items():
+        for key, row in (body.get("offsetTable") or {}).items():
             place = key if isinstance(key, ObjectKey) else loads(key)
             found[str(place["topic"]), int(place["queueId"])] = row
     return found
