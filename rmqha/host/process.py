@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +38,26 @@ each of them would take that long."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 WANTED_SESSIONS = 10_000
 FEW_FILES_ADVICE = "raise the limit of open files: LimitNOFILE=65536 in the systemd unit, or ulimit -Hn 65536"
+
+
+ACCEPT_REPORT_INTERVAL_S = 60.0
+
+
+class AcceptErrorHandler(logging.Handler):
+    """Handler of trio's logger for connections that cannot be accepted for want of descriptors: an event at most once
+    in ACCEPT_REPORT_INTERVAL_S. Without a handler trio's tracebacks would go to standard error, ten a second for each
+    port, and a reader that does not read there would stop the server."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        super().__init__()
+        self._tracer = tracer
+        self._next_at_s = 0.0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        now_s = time.monotonic()
+        if now_s >= self._next_at_s:
+            self._next_at_s = now_s + ACCEPT_REPORT_INTERVAL_S
+            self._tracer.event("connections_not_accepted", reason=record.getMessage(), advice=FEW_FILES_ADVICE)
 
 
 def raise_file_limit() -> int:
@@ -89,7 +111,7 @@ def run_server(
     `serve(stopping)` returns, or hands over and drains when `stopping` is set by SIGTERM or SIGINT, and is cancelled
     `grace_ms` later. A second such signal ends the process at once, exit code KILLED_EXIT_CODE, as a kill would.
     SIGHUP calls `on_hangup` (reopen the logs, check certificates and accounts). `beside` runs as long as the server
-    does. `tracer` gets an event if the limit of open files is low.
+    does. `tracer` gets events if the limit of open files is low or reached.
     """
     import trio
 
@@ -98,6 +120,10 @@ def run_server(
     room = max_session_count()
     if tracer is not None and room < WANTED_SESSIONS:
         tracer.event("few_descriptors", connections=room, advice=FEW_FILES_ADVICE)
+    logger = logging.getLogger("trio.serve_listeners")
+    handler = None if tracer is None else AcceptErrorHandler(tracer)
+    if handler is not None:
+        logger.addHandler(handler)
     umask = os.umask(PRIVATE_UMASK)
     os.umask(umask | PRIVATE_UMASK)
     interval_s = sys.getswitchinterval()
@@ -105,6 +131,8 @@ def run_server(
     try:
         return trio.run(_supervise, serve, on_hangup, beside, grace_ms)
     finally:
+        if handler is not None:
+            logger.removeHandler(handler)
         os.umask(umask)
         sys.setswitchinterval(interval_s)
 

@@ -37,6 +37,7 @@ WARNINGS = frozenset(
     {
         "audit_lost",
         "config_overrides_ignored",
+        "connections_not_accepted",
         "connections_refused",
         "controller_paused",
         "controller_refuses",

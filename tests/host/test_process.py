@@ -147,6 +147,31 @@ def test_few_descriptors_leave_some_for_files_and_are_told(limit: int, room: int
     assert done.stdout == f"few_descriptors {room}\n{room}\n"
 
 
+def test_connections_that_cannot_be_accepted_are_told_once_and_without_a_traceback() -> None:
+    """trio tries again each 0.1 s, and tells it each time."""
+    code = (
+        "import os, resource, socket, sys, trio\n"
+        "from rmqha.host.process import run_server\n"
+        "async def serve(stopping):\n"
+        "    async def handle(stream): await trio.sleep_forever()\n"
+        "    async with trio.open_nursery() as nursery:\n"
+        "        listeners = await trio.open_tcp_listeners(0, host='127.0.0.1')\n"
+        "        peer = socket.socket()\n"
+        "        nursery.start_soon(trio.serve_listeners, handle, listeners)\n"
+        "        await trio.sleep(0)\n"
+        "        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir('/proc/self/fd')) - 1,) * 2)\n"
+        "        peer.connect(listeners[0].socket.getsockname())\n"
+        "        await trio.sleep(0.35)\n"
+        "        nursery.cancel_scope.cancel()\n"
+        "class Tracer:\n    def event(self, name, **fields): print(name, fields.get('reason'))\n"
+        "run_server(serve, tracer=Tracer())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_S, check=True)
+    told = [line for line in done.stdout.splitlines() if not line.startswith("few_descriptors")]
+    assert told == ["connections_not_accepted accept returned EMFILE (Too many open files); retrying in 0.1 seconds"]
+    assert done.stderr == ""
+
+
 def test_a_process_is_named_by_pid_and_start_time() -> None:
     before = started_at_ticks(os.getpid())
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
