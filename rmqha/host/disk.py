@@ -500,8 +500,10 @@ class HostDisk(HostTree):
             while rest:
                 rest = rest[os.write(fd, rest) :]
             os.fsync(fd)
-        except BaseException:
+        except BaseException as error:
             temporary.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                error.filename = str(target)  # a failed write names no file by itself
             raise
         finally:
             os.close(fd)
@@ -541,9 +543,15 @@ class HostDisk(HostTree):
         self._make_parent(target)
         fresh = not target.exists()
         fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
-        if fresh:
-            sync_directory(target.parent)
-        return HostAppendFile(fd)
+        try:
+            if fresh:
+                sync_directory(target.parent)
+            return HostAppendFile(fd)
+        except BaseException:
+            os.close(fd)
+            if fresh:
+                target.unlink(missing_ok=True)  # the next call must make it durable
+            raise
 
     def rename(self, old_path: str, new_path: str) -> None:
         old, new = self._at(old_path), self._at(new_path)

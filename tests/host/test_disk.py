@@ -693,3 +693,34 @@ def test_zeroing_needs_no_blocks(host: tuple[HostDisk, Path], monkeypatch: pytes
     region.zero(100, 50_000)
     assert bytes(region.view(0, 6000)) == b"x" * 100 + bytes(5900)
     region.close()
+
+
+def test_a_failed_write_of_a_small_file_names_it(host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, root = host
+
+    def write(fd: int, data: memoryview) -> int:
+        raise OSError(errno.EFBIG, "File too large")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="File too large") as refused:
+        patch.setattr(os, "write", write)
+        disk.write_atomic("config/topics.json", b"{}")
+    assert refused.value.filename == str(root / "config/topics.json")
+
+
+def test_a_new_file_that_cannot_be_made_durable_keeps_no_descriptor(
+    host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit of open files may leave one descriptor: the file has it, and its directory none. Who waits for room tries
+    again each second."""
+    disk, root = host
+    (root / "raft").mkdir(parents=True)
+
+    def sync(directory: Path) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    before = sorted(path.name for path in Path("/proc/self/fd").iterdir())
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="Too many open files"):
+        patch.setattr("rmqha.host.disk.sync_directory", sync)
+        disk.open_append("raft/new")
+    assert sorted(path.name for path in Path("/proc/self/fd").iterdir()) == before
+    assert not disk.exists("raft/new"), "the next call makes it durable"
