@@ -23,6 +23,8 @@ from rmqha.model.error import BrokenInvariantError, RemoteProtocolError, RmqhaEr
 WITHOUT_ASSERTIONS = "Python runs without assertions (-O, PYTHONOPTIMIZE), which guard the log; start it without that"
 
 OUTPUT = "the output"
+NO_THREAD = "can't start new thread"
+"""Text of Python's RuntimeError where a limit, or want of memory, allows no further thread."""
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -336,7 +338,9 @@ def exit_code(error: BaseException) -> int | None:
             return 2
         case BrokenInvariantError():
             return None
-        case RmqhaError() | OSError():
+        case RmqhaError() | OSError() | MemoryError():
+            return 1
+        case RuntimeError() if str(error) == NO_THREAD:
             return 1
         case KeyboardInterrupt():
             return 130
@@ -346,9 +350,23 @@ def exit_code(error: BaseException) -> int | None:
 
 def sentence(error: BaseException) -> str:
     """The error as a sentence."""
-    if isinstance(error, OSError) and error.filename == OUTPUT:
-        return f"cannot write {OUTPUT}: {error.strerror}"
-    return str(error) or "interrupted"
+    match error:
+        case OSError(filename=filename) if filename == OUTPUT:
+            return f"cannot write {OUTPUT}: {error.strerror}"
+        case OSError(strerror=str() as reason):
+            from rmqha.store.meta.problem import advice, is_no_room
+
+            place = "" if error.filename is None else f"{error.filename}: "
+            return f"{place}{reason}{advice(error) if is_no_room(error) else ''}"
+        case MemoryError():
+            return "there is no memory left; raise the limits of memory (ulimit -v, MemoryMax of its unit, memory.max)"
+        case RuntimeError() if str(error) == NO_THREAD:
+            return (
+                "cannot start a thread; raise the limits of processes (ulimit -u, TasksMax of its unit, pids.max) and"
+                " of memory (ulimit -v)"
+            )
+        case _:
+            return str(error) or "interrupted"
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:

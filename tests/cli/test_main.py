@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from typing import TextIO
 import pytest
 
 import rmqha as package
-from rmqha.cli.main import COMMANDS, SECTIONS, SERVERS, WITHOUT_ASSERTIONS
+from rmqha.cli.main import COMMANDS, SECTIONS, SERVERS, WITHOUT_ASSERTIONS, exit_code, sentence
 from rmqha.ops.local.cluster_file import load
 from rmqha.ops.local.cluster_state import QUICKSTART
 from tests.support.command import rmqha_in
@@ -211,6 +212,37 @@ def test_a_full_disk_under_the_output_is_told_as_that_of_the_output(tmp_path: Pa
     with Path("/dev/full").open("w") as full:
         done = run_process(tmp_path, arguments, full)
     assert (done.returncode, done.stderr) == (1, "rmqha: cannot write the output: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            OSError(errno.EMFILE, "Too many open files"),
+            "Too many open files; raise the limit of open files",
+        ),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "/data/a"),
+            "/data/a: No space left on device; free some space on that disk",
+        ),
+        (OSError(errno.EROFS, "Read-only file system", "a", None, "b"), "a: Read-only file system"),
+        (
+            RuntimeError("can't start new thread"),
+            "cannot start a thread; raise the limits of processes (ulimit -u, TasksMax of its unit, pids.max) and of"
+            " memory (ulimit -v)",
+        ),
+        (
+            MemoryError(),
+            "there is no memory left; raise the limits of memory (ulimit -v, MemoryMax of its unit, memory.max)",
+        ),
+    ],
+)
+def test_an_error_of_the_system_is_a_sentence_that_says_what_to_do(error: Exception, text: str) -> None:
+    assert (exit_code(error), sentence(error)) == (1, text)
+
+
+def test_a_bug_is_no_sentence() -> None:
+    assert exit_code(RuntimeError("dictionary changed size during iteration")) is None
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

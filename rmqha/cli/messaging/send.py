@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
+from io import BufferedWriter, FileIO, TextIOWrapper
 from pathlib import Path
 from typing import Any, get_args
 
@@ -47,6 +48,16 @@ def parse_rate(context: click.Context, parameter: click.Parameter, value: str | 
     if not 0 < rate < 1e9:
         raise UsageError(f"--rate {value!r} must be a number of messages per second, such as 500 or 500/s")
     return rate
+
+
+class _NamedFile(FileIO):
+    """A file whose failed writes name it."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.name)) from None
 
 
 @click.command(epilog="Example: rmqha send --topic orders --file orders.jsonl --format jsonl --key-field id")
@@ -120,7 +131,8 @@ def send(
         report = SendReport(messages.check())
         if acked is not None:
             try:
-                report.acked = stack.enter_context(acked.open("w", buffering=1, encoding="utf-8"))
+                named = BufferedWriter(_NamedFile(acked, "w"))
+                report.acked = stack.enter_context(TextIOWrapper(named, encoding="utf-8", line_buffering=True))
             except OSError as error:
                 raise UsageError(f"--acked {acked}: cannot be written: {error.strerror}") from None
         report.started_ms = time.monotonic() * 1000

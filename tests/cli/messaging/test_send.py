@@ -246,6 +246,13 @@ async def test_a_few_messages_need_no_event_loop() -> None:
         assert loaded & {"trio", "ssl", "rich"} == set()
 
 
+async def test_a_full_disk_under_the_acknowledged_lines_names_their_file() -> None:
+    async with FakeCluster() as fake:
+        done = await run(fake, "--topic", "T", "--acked", "/dev/full", "one")
+        assert (done.returncode, done.stdout) == (1, b"")
+        assert done.stderr == b"rmqha: /dev/full: No space left on device; free some space on that disk\n"
+
+
 @pytest.mark.parametrize(("first", "copies"), [(Do.CLOSE_AFTER, 1), ((2, False), 0)])
 async def test_what_the_first_try_does_not_settle_is_tried_again_with_its_id(
     first: Do | tuple[int, bool], copies: int, tmp_path: Path
