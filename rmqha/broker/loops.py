@@ -82,12 +82,8 @@ class BrokerLoops:
         self._driver = core.driver
         self._clock = clock
         self._dispatch, self._dispatch_wait = trio.Event(), trio.CancelScope()
-        self._dispatch_woken_at_s = self._dispatched_at_s = -math.inf
-        self._had_room = True
+        self._dispatch_woken_at_s = -math.inf
         self._index = trio.Event()
-        self._index_wait: trio.CancelScope | None = None
-        """Wait for that event; None while an index is built."""
-        self._indexed_at_s = -math.inf
         self._flush = trio.Event()
         self._allocate = trio.Event()
         for begun in self._dispatch, self._index, self._allocate:
@@ -114,40 +110,10 @@ class BrokerLoops:
         now_s, before_s = trio.current_time(), self._dispatch_woken_at_s
         self._dispatch_woken_at_s = now_s
         delay_s = dispatch_delay_ms(self._core) / 1000
-        if delay_s and not self._driver.is_serving:
-            self._dispatch_of_slave(now_s, self._dispatched_at_s + delay_s)
-        elif not delay_s or now_s - before_s > delay_s:
+        if not delay_s or now_s - before_s > delay_s:
             self._dispatch.set()
         elif now_s + delay_s < self._dispatch_wait.deadline:
             self._dispatch_wait.deadline = now_s + delay_s
-
-    def _dispatch_of_slave(self, now_s: float, due_s: float) -> None:
-        """Dispatch in the turn of the master's bytes if it is due: they are acknowledged already, and neither a timer
-        nor a task is woken while more of them come."""
-        if now_s < due_s:
-            if due_s < self._dispatch_wait.deadline:
-                self._dispatch_wait.deadline = due_s
-            return
-        self._dispatched_at_s, self._dispatch_wait.deadline = now_s, math.inf
-        self._driver.catch_up()
-        if self._driver.dispatch_due:
-            self._dispatch.set()
-        else:
-            self._wake_followers()
-
-    def _wake_followers(self) -> None:
-        """Wake what follows a dispatch."""
-        if self._core.store.allocation.is_due:
-            self._allocate.set()  # the next sync may be long in coming
-        has_room = not self._core.store.queue_refusal
-        if not (self._had_room and has_room):
-            self._core.retention.allocated()
-        self._had_room = has_room
-        due_s = self._indexed_at_s + INDEX_DELAY_MS / 1000
-        if self._index_wait is None or trio.current_time() >= due_s:
-            self._index.set()
-        elif due_s < self._index_wait.deadline:
-            self._index_wait.deadline = due_s
 
     def wake_flush(self) -> None:
         self._flush.set()
@@ -240,24 +206,29 @@ class BrokerLoops:
         return deadline_ms is not None and deadline_ms <= self._clock.now_ms()
 
     async def _run_dispatch(self) -> None:
+        had_room = True
         while True:
             with trio.CancelScope() as self._dispatch_wait:
                 await self._dispatch.wait()
             self._dispatch = trio.Event()
-            if self._driver.dispatch_due:
-                self._dispatched_at_s = trio.current_time()
             while self._driver.dispatch_due and self._driver.dispatch():
                 await trio.lowlevel.checkpoint()
-            self._wake_followers()
+            if self._core.store.allocation.is_due:
+                self._allocate.set()  # the next sync may be long in coming
+            has_room = not self._core.store.queue_refusal
+            if not (had_room and has_room):
+                self._core.retention.allocated()
+            had_room = has_room
+            self._index.set()
 
     async def _run_index(self) -> None:
         """Index after the queues, in slices, so that other tasks get turns in between. Full files are synced in a
         thread of their own, so that no send waits for that."""
         index = self._core.store.index
         while True:
-            with trio.CancelScope() as self._index_wait:
-                await self._index.wait()
-            self._index, self._index_wait = trio.Event(), None
+            await self._index.wait()
+            self._index = trio.Event()
+            await trio.sleep(INDEX_DELAY_MS / 1000)
             while self._driver.is_log_free and not self._driver.is_copying and self._build_some():
                 await trio.lowlevel.checkpoint()
             if self._driver.is_copying or not self._driver.is_log_free:
@@ -269,7 +240,6 @@ class BrokerLoops:
                 await trio.sleep(INDEX_RETRY_MS / 1000)
                 index.retry()
                 self._index.set()
-            self._indexed_at_s = trio.current_time()
 
     def _build_some(self) -> bool:
         """Index one slice; True if more remains. A record may have thousands of keys, so the duration of slices

@@ -12,7 +12,6 @@ import trio.testing
 
 from rmqha.broker.loops import (
     DISPATCH_DELAY_MS,
-    INDEX_DELAY_MS,
     ITSELF_DISPATCH_DELAY_MS,
     SCHEDULE_DELAY_MS,
     SLAVE_DISPATCH_DELAY_MS,
@@ -120,53 +119,6 @@ async def test_pieces_of_a_masters_log_enter_a_slaves_queues_together(
         mock_clock.jump((SLAVE_DISPATCH_DELAY_MS - DISPATCH_DELAY_MS) / 1000)
         await trio.testing.wait_all_tasks_blocked()
         assert queued_count(broker) == 3
-
-
-async def test_a_slave_dispatches_in_the_turn_of_its_masters_bytes(
-    broker: Broker, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No task is woken while more of them come."""
-    async with running(broker):
-        monkeypatch.setattr(type(broker.core.driver), "is_serving", property(lambda driver: False))
-        for count in 1, 3, 5:
-            send(broker)
-            assert queued_count(broker) == count
-            send(broker)
-            mock_clock.jump(SLAVE_DISPATCH_DELAY_MS / 1000)
-        await trio.testing.wait_all_tasks_blocked()
-        assert queued_count(broker) == 6, "the rest waits for no more bytes"
-
-
-async def test_a_slaves_backlog_is_dispatched_by_slices_with_turns_between(
-    broker: Broker, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with running(broker):
-        monkeypatch.setattr(type(broker.core.driver), "is_serving", property(lambda driver: False))
-        send(broker)
-        for _ in range(3):
-            send(broker)
-        monkeypatch.setattr(replica_driver, "DISPATCH_BYTES", 10)
-        mock_clock.jump(SLAVE_DISPATCH_DELAY_MS / 1000)
-        send(broker)
-        assert queued_count(broker) == 1
-        await trio.testing.wait_all_tasks_blocked()
-        assert queued_count(broker) == 5
-
-
-async def test_keys_gather_for_the_index_and_none_is_left(
-    broker: Broker, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    behind_bytes = []
-    async with running(broker):
-        monkeypatch.setattr(type(broker.core.driver), "is_serving", property(lambda driver: False))
-        mock_clock.jump(1)
-        for pause_ms in SLAVE_DISPATCH_DELAY_MS, INDEX_DELAY_MS, 0:
-            if pause_ms:
-                send(broker)
-            await trio.testing.wait_all_tasks_blocked()
-            behind_bytes.append(broker.store.index.behind_bytes)
-            mock_clock.jump(pause_ms / 1000)
-    assert behind_bytes[0] == behind_bytes[2] == 0 < behind_bytes[1], "one comes after a pause, the next waits for more"
 
 
 async def test_a_new_master_that_does_not_serve_yet_does_not_wait(
