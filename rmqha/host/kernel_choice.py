@@ -69,7 +69,7 @@ def load_kernel(library: Path = LIBRARY) -> NativeKernel:
     if not library.exists():
         raise OSError(f"there is no {library}: make native builds it, with cargo")
     try:
-        return NativeKernel(ctypes.PyDLL(str(LIBRARY)))
+        return NativeKernel(ctypes.PyDLL(str(library)))
     except (OSError, AttributeError, ValueError) as error:
         trouble = _trouble(library) or f"cannot be used ({error}): make native builds it anew"
         raise OSError(f"{library} {trouble}") from None
