@@ -151,11 +151,10 @@ def register(
 
 
 def has_forgotten(group: BrokerGroup, request: ReplicaRegistration) -> bool:
-    """True if a member of the set lacks the epoch in which a master took it in. Its disk is then an older copy, for
+    """True if a replica lacks the epoch in which a master took it into the set. Its disk is then an older copy, for
     example a backup, and may lack records that it had acknowledged."""
     accepted = request.accepted_epoch
-    is_sure = group.altered_epoch == group.master_epoch and request.broker_id in group.sync_state_set
-    return is_sure and accepted is not None and accepted < group.master_epoch
+    return accepted is not None and accepted < group.replicas[request.broker_id].joined_epoch
 
 
 def _problem(request: ReplicaRegistration) -> str:

@@ -16,10 +16,10 @@ from controller.state.replicas_info import BrokerGroup, ElectionRecord, ReplicaI
 from rmqha.model.error import StoreError
 from rmqha.model.offset import NO_EPOCH
 
-VERSION = 5
-_LATER: list[Any] = [[], [], NO_EPOCH]
-"""Last fields of a row that older versions lack: version 2 lacks three, version 3 two, version 4 one."""
-_ROW_SIZE = 17
+VERSION = 6
+_LATER: list[Any] = [[], []]
+"""Last fields of a row that older versions lack: version 2 lacks both, version 3 one."""
+_ROW_SIZE = 16
 SLICE_GROUPS = 40
 """Groups of one slice: half a millisecond of work, some milliseconds if a million replicas are in no cache."""
 
@@ -39,6 +39,7 @@ def _group_row(group: BrokerGroup) -> bytes:
                     item.total_replicas,
                     item.ha_mode,
                     item.async_learner,
+                    item.joined_epoch,
                 ]
                 for item in group.replicas.values()
             ],
@@ -54,7 +55,6 @@ def _group_row(group: BrokerGroup) -> bytes:
             group.next_total_replicas,
             group.drained_ids,
             group.maintenance_ids,
-            group.altered_epoch,
         ]
     )
     return cbor2.dumps(row)
@@ -97,12 +97,14 @@ def encode_image(info: ReplicasInfo) -> bytes:
 
 
 def _group(row: list[Any], place: int) -> BrokerGroup:
+    # version 5 had one epoch for all replicas, that of the last change of the set by a master
+    altered_epoch = row.pop() if len(row) == _ROW_SIZE + 1 else NO_EPOCH
     (
         cluster_name, broker_name, next_broker_id, replicas, total_replicas, master_id, master_epoch,
         sync_state_set, sync_state_set_epoch, eligible, unclean_ids, set_known, elections, next_total_replicas,
-        drained_ids, maintenance_ids, altered_epoch,
+        drained_ids, maintenance_ids,
     ) = [*row, *_LATER[len(row) - _ROW_SIZE :]] if 0 < _ROW_SIZE - len(row) <= len(_LATER) else row  # fmt: skip
-    return BrokerGroup(
+    group = BrokerGroup(
         cluster_name=cluster_name,
         broker_name=broker_name,
         place=place,
@@ -123,8 +125,11 @@ def _group(row: list[Any], place: int) -> BrokerGroup:
         next_total_replicas=next_total_replicas,
         drained_ids=tuple(array(drained_ids)),
         maintenance_ids=tuple(array(maintenance_ids)),
-        altered_epoch=altered_epoch,
     )
+    if altered_epoch == master_epoch:
+        for member, replica in group.replicas.items():
+            replica.joined_epoch = altered_epoch if member in group.sync_state_set else NO_EPOCH
+    return group
 
 
 class ImageReader:
@@ -168,7 +173,7 @@ class ImageReader:
     def _head(self) -> None:
         try:
             version, count = cbor2.loads(bytes(self._data[:32]))
-            if version not in (2, 3, 4, VERSION):
+            if version not in (2, 3, 4, 5, VERSION):
                 raise StoreError(f"the controllers' snapshot has version {version}; this release reads 1 to {VERSION}")
             self._place = len(cbor2.dumps([version, count]))
             if type(count) is not int or not 0 <= count <= len(self._data):

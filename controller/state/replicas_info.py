@@ -48,6 +48,8 @@ class ReplicaInfo:
     total_replicas: int = 0
     ha_mode: str = ""
     async_learner: bool = False
+    joined_epoch: Epoch = NO_EPOCH
+    """Newest epoch whose master has taken it into the set: it has accepted that durably."""
 
     @property
     def node_name(self) -> str:
@@ -99,8 +101,6 @@ class BrokerGroup:
     maintenance_ids: tuple[BrokerId, ...] = ()
     """Replicas that an operator works on: they stay members, and lead only if no other replica can."""
     set_known: bool = False
-    altered_epoch: Epoch = NO_EPOCH
-    """Master epoch of the last change of the set by a master: the members at that time have accepted it durably."""
     elections: tuple[ElectionRecord, ...] = ()
     """Last elections, the oldest first. If none of them may have lost messages, the newest older one that may stands
     first."""
@@ -276,7 +276,9 @@ def _sync_state_set_altered(group: BrokerGroup, event: SyncStateSetAltered) -> N
     )
     if fits:
         group.sync_state_set, group.sync_state_set_epoch = event.sync_state_set, event.sync_state_set_epoch
-        group.eligible, group.altered_epoch = without(event.eligible, *event.sync_state_set), event.master_epoch
+        group.eligible = without(event.eligible, *event.sync_state_set)
+        for member in event.sync_state_set:
+            group.replicas[member].joined_epoch = event.master_epoch
         group.unclean_ids = without(group.unclean_ids, *event.sync_state_set)
 
 

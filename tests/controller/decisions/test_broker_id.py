@@ -161,6 +161,28 @@ def test_a_member_that_knows_an_older_epoch_than_it_joined_in_has_an_older_disk(
     assert register(group, outside, bool) == []
 
 
+def test_a_replica_with_an_older_disk_is_not_eligible() -> None:
+    """A CP master that is left alone leaves its last members eligible. The backup of one of them was elected when all
+    had stopped, and what was acknowledged since was lost."""
+    info = ReplicasInfo()
+    group = info.groups["g"] = make_group(3, sync_state_set=(1,), master_epoch=6, ha_mode="cp")
+    for members, eligible in ((ids(1, 2, 3), ()), (ids(1), ids(2, 3))):
+        info.apply(SyncStateSetAltered("g", Epoch(6), group.sync_state_set_epoch + 1, members, eligible))
+    assert group.electable_ids == (1, 2, 3)
+    back = ReplicaRegistration("g", BrokerId(2), "127.0.0.1:2", "", 3, "cp", accepted_epoch=5)
+    assert register(group, back, bool) == [MemberRemoved("g", BrokerId(2))]
+
+
+def test_an_older_disk_is_known_after_the_next_election_too() -> None:
+    info = ReplicasInfo()
+    group = info.groups["g"] = make_group(3, sync_state_set=(1,), master_epoch=6)
+    info.apply(SyncStateSetAltered("g", Epoch(6), group.sync_state_set_epoch + 1, ids(1, 2, 3), ()))
+    info.apply(MasterElected("g", BrokerId(3), Epoch(7), ids(1, 2), Cause.MASTER_DEAD))
+    survivor = ReplicaRegistration("g", BrokerId(2), "127.0.0.1:2", "", 3, "ap", accepted_epoch=6)
+    assert register(group, survivor, bool) == [], "it has not heard of that election yet"
+    assert register(group, replace(survivor, accepted_epoch=5), bool) == [MemberRemoved("g", BrokerId(2))]
+
+
 @pytest.mark.parametrize(
     "request_",
     [

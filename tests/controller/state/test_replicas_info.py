@@ -138,7 +138,7 @@ def test_an_unclean_boot_of_the_last_member_leaves_the_set_known_and_empty() -> 
 
 def test_images_that_cannot_be_read_are_refused() -> None:
     assert decode_image(b"").groups == {}
-    with pytest.raises(StoreError, match="has version 9; this release reads 1 to 5"):
+    with pytest.raises(StoreError, match="has version 9; this release reads 1 to 6"):
         decode_image(cbor2.dumps([9, []]))
     with pytest.raises(StoreError):
         decode_image(b"\x82\x01")
@@ -158,18 +158,33 @@ def test_an_image_of_the_release_before_is_read() -> None:
 def test_rows_of_earlier_versions_lack_what_came_later() -> None:
     info = ReplicasInfo()
     group = info.groups["g"] = make_group()
-    group.drained_ids, group.maintenance_ids, group.altered_epoch = ids(2), ids(3), Epoch(5)
+    group.drained_ids, group.maintenance_ids = ids(2), ids(3)
+    group.replicas[BrokerId(2)].joined_epoch = Epoch(5)
     image = encode_image(info)
     assert decode_image(image).groups["g"] == group
-    head = len(cbor2.dumps([5, 1]))
+    head = len(cbor2.dumps([6, 1]))
     row = cbor2.loads(cbor2.loads(image[head:]))
-    assert len(row) == 17
-    for version, cut, kept in ((4, 16, ((2,), (3,), 0)), (3, 15, ((2,), (), 0)), (2, 14, ((), (), 0))):
+    assert len(row) == 16
+    row[3] = [replica[:7] for replica in row[3]]
+    for version, cut, kept in ((4, 16, ((2,), (3,))), (3, 15, ((2,), ())), (2, 14, ((), ()))):
         group = decode_image(cbor2.dumps([version, 1]) + cbor2.dumps(cbor2.dumps(row[:cut]))).groups["g"]
-        assert (group.drained_ids, group.maintenance_ids, group.altered_epoch) == kept
+        assert (group.drained_ids, group.maintenance_ids) == kept
+        assert {item.joined_epoch for item in group.replicas.values()} == {0}
     for cut in (13, 18):
         with pytest.raises(StoreError):
-            decode_image(cbor2.dumps([3, 1]) + cbor2.dumps(cbor2.dumps([*row, ()][:cut])))
+            decode_image(cbor2.dumps([3, 1]) + cbor2.dumps(cbor2.dumps([*row, 0, ()][:cut])))
+
+
+@pytest.mark.parametrize(("altered_epoch", "joined_epoch"), [(7, 7), (6, 0)])
+def test_in_version_5_members_have_joined_in_the_epoch_of_the_last_change(
+    altered_epoch: int, joined_epoch: int
+) -> None:
+    info = ReplicasInfo()
+    info.groups["g"] = make_group(3, sync_state_set=(1, 2), master_epoch=7)
+    row = cbor2.loads(cbor2.loads(encode_image(info)[len(cbor2.dumps([6, 1])) :]))
+    row[3] = [replica[:7] for replica in row[3]]
+    group = decode_image(cbor2.dumps([5, 1]) + cbor2.dumps(cbor2.dumps([*row, altered_epoch]))).groups["g"]
+    assert [item.joined_epoch for item in group.replicas.values()] == [joined_epoch, joined_epoch, 0]
 
 
 @given(st.lists(EVENTS, max_size=20), st.lists(st.one_of(EVENTS, st.none()), max_size=30))

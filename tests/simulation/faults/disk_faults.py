@@ -127,30 +127,26 @@ class DiskFaults:
         if disk is None or known is None or broker.broker_id not in known.sync_state_set:
             self._copies[broker.host] = int(broker.store.highest_epoch), broker.disk.copy(draws)
             return
-        if epoch < known.master_epoch == known.altered_epoch and group.do_without(broker):
+        if epoch < known.master_epoch == known.replicas[broker.broker_id].joined_epoch and group.do_without(broker):
             strikes.tell("restore", broker.host)
             strikes.wiped(broker)
             disk.crash(power_loss=False)
             broker.restore_disk(disk)
             del self._copies[broker.host]
             strikes.restart_later(broker, draws)
-            self._until_known(broker, group.name)
+            self._until_known(broker)
 
     def _applied(self, name: str) -> KnownGroup | None:
         """The group as some controller has applied it last."""
         newest = max(self._strikes.controllers, key=lambda item: (item.wipe_count, item.applied_index))
         return newest.machine.info.groups.get(name)
 
-    def _until_known(self, broker: BrokerProcess, name: str) -> None:
-        """Judge the replica as others once the controllers have heard it, and were sure of whom the set has: who was
-        elected meanwhile has asked nobody yet."""
-        known = self._applied(name)
-        heard = broker.alive and broker.replica._controller.state is RegistrationState.REGISTERED
-        sure = known is None or known.altered_epoch == known.master_epoch or broker.broker_id not in known.electable_ids
-        if heard and sure:
+    def _until_known(self, broker: BrokerProcess) -> None:
+        """Judge the replica as others once the controllers have heard it."""
+        if broker.alive and broker.replica._controller.state is RegistrationState.REGISTERED:
             broker.is_restored = False
         else:
-            self._strikes.scheduler.after(LOOK_MS, lambda: self._until_known(broker, name))
+            self._strikes.scheduler.after(LOOK_MS, lambda: self._until_known(broker))
 
     # --- one disk of each group -------------------------------------------------------------------------------------
     def _rotting(self, draws: SimPrng) -> BrokerProcess | None:
