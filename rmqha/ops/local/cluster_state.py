@@ -37,6 +37,8 @@ OWN_FILE = "cluster.toml"
 QUICKSTART = Path(__file__).with_name("quickstart.toml")
 """The cluster file that comes with the package; `conf/quickstart.toml` of the repository is the same file."""
 CONFIG_FILE = "node.conf"
+LAST_LINE_BYTES = 64 * 1024
+"""End of a log in which its last line is searched."""
 LOCK = "cluster.lock"
 LOST_FOUND = "lost+found"
 """Directory at the root of every new ext4, which may be the cluster's own disk."""
@@ -316,11 +318,16 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def last_line(path: Path) -> str:
-    """The last line of a log that is neither empty nor the frame of a traceback; "" if there is none."""
-    with contextlib.suppress(FileNotFoundError):
-        lines = (line.strip(" |+-") for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
-        return next((line for line in reversed(list(lines)) if line), "")
-    return ""
+    """The last line of a log that is neither empty nor the frame of a traceback; "" if there is none. A crashed file
+    system may leave zero bytes in it."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_LINE_BYTES))
+            end = file.read(LAST_LINE_BYTES)
+    except OSError:
+        return ""
+    lines = (line.strip(" |+-\0") for line in end.decode("utf-8", "replace").splitlines())
+    return next((line for line in reversed(list(lines)) if line), "")
 
 
 # --- trust of a command: files that only this user can have written, processes that are our servers -------------------
