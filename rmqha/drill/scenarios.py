@@ -13,7 +13,7 @@ PER_SECOND = 200
 class Scenario:
     """Description of a drill. `targets`: whom it can hit, of TARGETS; the first is the default."""
 
-    story: str
+    summary: str
     targets: tuple[str, ...]
 
 

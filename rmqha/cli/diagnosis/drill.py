@@ -34,7 +34,7 @@ def _scenario(context: click.Context, parameter: click.Parameter, value: str) ->
 
 @click.command(
     epilog="Example: rmqha drill failover --n 3\n\nScenarios: "
-    + "; ".join(f"{name}: {kind.story}" for name, kind in SCENARIOS.items())
+    + "; ".join(f"{name}: {kind.summary}" for name, kind in SCENARIOS.items())
     + ".",
 )
 @click.argument("scenario", callback=_scenario, metavar="|".join(SCENARIOS))

@@ -44,13 +44,13 @@ async def _live(
     bootstrap: Callable[[], BootstrapAddresses], group: str | None, interval_s: float, timeout_s: float
 ) -> None:
     screen, sample, asked_s = Screen(), TopSample(), trio.current_time()
-    with Live(console=rich_console(), auto_refresh=False, screen=True) as picture:
+    with Live(console=rich_console(), auto_refresh=False, screen=True) as live:
 
         def draw() -> None:
             lasted_s = trio.current_time() - asked_s - interval_s
             overdue_s = lasted_s if sample.at and lasted_s > FRESH_S else None
             parts = screen.render(sample.at or f"{datetime.now():%H:%M:%S}", overdue_s=overdue_s)
-            picture.update(Group(*map(drawn, parts)), refresh=True)
+            live.update(Group(*map(drawn, parts)), refresh=True)
 
         async with RemotingClient() as client, trio.open_nursery() as nursery:
 

@@ -62,7 +62,7 @@ class TopView(Enum):
 
     REPLICAS = "replicas"
     CONSUMERS = "consumers"
-    DETAILS = "story"
+    DETAILS = "details"
     HELP = "help"
 
 
@@ -77,7 +77,7 @@ class ConsumerRow:
 
 
 class TopAction(Enum):
-    DETAILS = "story of"
+    DETAILS = "details of"
     SWITCH = "switch"
     MAINTENANCE_ON = "maintenance on"
     MAINTENANCE_OFF = "maintenance off"

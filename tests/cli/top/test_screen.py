@@ -199,7 +199,7 @@ def test_the_order_is_the_next_one_with_each_key() -> None:
     assert "ordered by messages in" in shown(found)
 
 
-def test_enter_asks_for_a_replicas_story_and_goes_back() -> None:
+def test_enter_asks_for_a_replicas_details_and_goes_back() -> None:
     found = screen()
     found.press("j")
     assert found.press("\n") == PendingAction(TopAction.DETAILS, found.rows[1])
