@@ -180,7 +180,7 @@ class Requests:
             self._refuse(pending, Refusal(_NOT_REGISTERED, "no such replica here; register first"))
             return
         view = self._views.of(group.broker_name)
-        ext = dict(view.ext)
+        ext = dict(view.ext) or {"hasMaster": "false"}
         if command.ext.get("stopping") == "true":
             broker_id = BrokerId(int(command.ext["brokerId"]))
             ext["released"] = str(self._leadership.is_released(now_ms, group, broker_id)).lower()

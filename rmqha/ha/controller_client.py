@@ -8,10 +8,10 @@ A REGISTERED replica whose group the controllers have forgotten (1004 answered b
 
 APPLYING asks for an id in two phases: id and check code are on disk before the controller is asked to apply them,
 so a crash in between repeats that application. REGISTERED sends a heartbeat (904) at every interval; our
-controller's answer shows master and set, which makes role changes level-triggered. The answer of Apache's controller
-does not, and its notice of a change comes once or never, so it is asked (1004) every INFO_INTERVAL_MS. An unclean
-replica registers as such, sends no heartbeat and no election request, and registers again instead until it is whole
-(ruling 3).
+controller's answer shows master and set, or that there is no master, which makes role changes level-triggered. The
+answer of Apache's controller is empty, and its notice of a change comes once or never, so it is asked (1004) every
+INFO_INTERVAL_MS. An unclean replica registers as such, sends no heartbeat and no election request, and registers again
+instead until it is whole (ruling 3).
 """
 
 from __future__ import annotations
@@ -305,7 +305,7 @@ class ControllerClient:
                 self._registered(now_ms, reply)
             case RequestCode.BROKER_HEARTBEAT if reply.code in HEARTBEAT_REFUSED:
                 self.register_again(now_ms)
-            case RequestCode.BROKER_HEARTBEAT if "masterEpoch" not in reply.ext and now_ms >= self._info_at_ms:
+            case RequestCode.BROKER_HEARTBEAT if not reply.ext and now_ms >= self._info_at_ms:
                 self._info_at_ms = now_ms + INFO_INTERVAL_MS
                 self.ask_replica_info()
             case RequestCode.CONTROLLER_GET_REPLICA_INFO if reply.code in METADATA_GONE:

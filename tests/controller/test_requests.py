@@ -114,13 +114,13 @@ def test_a_heartbeat_is_answered_with_master_and_set() -> None:
     assert bytes(answer.body) == b'{"syncStateSet":[1,2],"syncStateSetEpoch":2}'
 
 
-def test_a_heartbeat_without_a_master_carries_nothing() -> None:
+def test_a_heartbeat_says_that_there_is_no_master() -> None:
     cluster = Cluster()
     broker = Broker(1, total_replicas=3, ha_mode="cp")
     cluster.boot(broker)
     cluster.run(600)
     assert broker.last_answer is not None
-    assert (broker.last_answer.ext, bytes(broker.last_answer.body)) == ({}, b"")
+    assert (broker.last_answer.ext, bytes(broker.last_answer.body)) == ({"hasMaster": "false"}, b"")
 
 
 def test_of_two_alters_under_one_set_epoch_the_second_is_fenced() -> None:

@@ -32,7 +32,7 @@ class Dialect:
 TODAY = Dialect()
 RELEASE_0_1 = Dialect(
     frozenset({RequestCode.RMQHA_GET_QUEUE_ENDS, RequestCode.RMQHA_READ_RECORD, RequestCode.RMQHA_HOLDS_SENDS}),
-    frozenset({"registered", "replicaId", "unwritten", "uncleanEpoch", "offsetsLogEnd"}),
+    frozenset({"registered", "replicaId", "unwritten", "uncleanEpoch", "offsetsLogEnd", "hasMaster"}),
 )
 """As tests/golden/upgrade-0.1 was written."""
 BEFORE = Dialect(
