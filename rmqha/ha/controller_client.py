@@ -107,6 +107,8 @@ class ControllerClient:
         self._heartbeat_at_ms = 0
         self._elect_at_ms = 0
         self._info_at_ms = 0
+        self._must_ask = False
+        """True if the controllers' answers to heartbeats tell nothing, as those of Apache's."""
         self._info_again = False
         """True if request 1004 must be sent again: the answer that is on its way may be older than the last change."""
         self._actions: list[CallController] = []
@@ -307,8 +309,9 @@ class ControllerClient:
                 self.register_again(now_ms)
             case RequestCode.BROKER_HEARTBEAT if not reply.ext and now_ms >= self._info_at_ms:
                 self._info_at_ms = now_ms + INFO_INTERVAL_MS
+                self._must_ask = True
                 self.ask_replica_info()
-            case RequestCode.CONTROLLER_GET_REPLICA_INFO if reply.code in METADATA_GONE:
+            case RequestCode.CONTROLLER_GET_REPLICA_INFO if reply.code in METADATA_GONE and self._must_ask:
                 self.register_again(now_ms)
             case _:
                 return code
