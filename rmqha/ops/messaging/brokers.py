@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -116,6 +116,20 @@ def require_masters(brokers: Iterable[AskedBroker]) -> None:
     for broker in brokers:
         if not broker.is_master:
             raise UnreachableError(f"group {broker.name} has no master, so nothing was changed; wait for its election")
+
+
+def masters_of(
+    brokers: Sequence[AskedBroker], groups: Collection[str], refusal: Callable[[str, str], RmqhaError]
+) -> list[AskedBroker]:
+    """Masters of `groups` among `brokers`; all brokers if none is named. Raises `refusal` of the name of a group that has
+    none, and of the names that there are; UnreachableError unless all are masters."""
+    known = [broker.name for broker in brokers]
+    for name in groups:
+        if name not in known:
+            raise refusal(name, ", ".join(known) or "none")
+    found = [broker for broker in brokers if not groups or broker.name in groups]
+    require_masters(found)
+    return found
 
 
 async def side_by_side(

@@ -14,8 +14,8 @@ from rmqha.ops.messaging.brokers import (
     EditResult,
     all_brokers,
     ask_json,
+    masters_of,
     require_brokers,
-    require_masters,
     side_by_side,
 )
 from rmqha.ops.messaging.consumer_group import is_system_group
@@ -76,13 +76,11 @@ async def _at_each(admin: Admin, group: str, edit: GroupEdit, names: Collection[
     if is_system_group(group):
         raise UsageError(f"{group} is the servers' own; it stays as it is")
     await require_brokers(admin)
-    brokers = await all_brokers(admin)
-    known = [broker.name for broker in brokers]
-    for name in names:
-        if name not in known:
-            raise UnreachableError(f"there is no broker group {name}; the name servers know {', '.join(known)}")
-    brokers = [broker for broker in brokers if not names or broker.name in names]
-    require_masters(brokers)
+    brokers = masters_of(
+        await all_brokers(admin),
+        names,
+        lambda name, known: UnreachableError(f"there is no broker group {name}; the name servers know {known}"),
+    )
     return [GroupChange(broker, await _settings_at(admin, broker, group), edit.settings()) for broker in brokers]
 
 

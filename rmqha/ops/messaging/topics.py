@@ -17,10 +17,9 @@ from rmqha.ops.messaging.brokers import (
     QueueName,
     all_brokers,
     ask_json,
-    chosen,
+    brokers_of_topic,
+    masters_of,
     queue_table,
-    require_masters,
-    route_of_topic,
     side_by_side,
 )
 from rmqha.wire.command import Command
@@ -124,15 +123,12 @@ def attributes_text(edit: TopicEdit) -> str:
 async def plan_edit(admin: Admin, topic: str, edit: TopicEdit, groups: Collection[str] = ()) -> list[TopicChange]:
     """The change in each of `groups`, or in all that hold the topic. Raises UsageError for an unknown topic or a group
     that does not hold it, UnreachableError unless every master answers."""
-    brokers = chosen((await route_of_topic(admin, topic))["brokers"])
-    for name in groups:
-        if name not in {broker.name for broker in brokers}:
-            known = ", ".join(broker.name for broker in brokers)
-            raise UsageError(f"group {name} does not hold topic {topic}; it is in {known}")
-    brokers = [broker for broker in brokers if not groups or broker.name in groups]
-    require_masters(brokers)
     found = []
-    for broker in brokers:
+    for broker in masters_of(
+        await brokers_of_topic(admin, topic),
+        groups,
+        lambda name, known: UsageError(f"group {name} does not hold topic {topic}; it is in {known}"),
+    ):
         before = await shape_at(admin, broker, topic)
         after = edited(before, edit)
         unread = (
@@ -215,13 +211,11 @@ async def plan_creation(
     """The creation in each of `groups`, or in all that the name servers know; nothing changes where the topic exists.
     `queue_count`: None for the usual one, or that which it has. Raises UsageError if it exists with another number of
     queues or other attributes than these, UnreachableError for an unknown group or one without a master."""
-    brokers = await all_brokers(admin)
-    known = [broker.name for broker in brokers]
-    for name in groups:
-        if name not in known:
-            raise UnreachableError(f"there is no group {name}; known are {', '.join(known) or 'none'}")
-    brokers = [broker for broker in brokers if not groups or broker.name in groups]
-    require_masters(brokers)
+    brokers = masters_of(
+        await all_brokers(admin),
+        groups,
+        lambda name, known: UnreachableError(f"there is no group {name}; known are {known}"),
+    )
     existing: dict[str, TopicSettings] = {}
     making = []
     for broker in brokers:
