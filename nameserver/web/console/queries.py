@@ -59,7 +59,7 @@ async def topic(admin: Admin, query: Mapping[str, str]) -> Document:
 
 
 async def _topic_at(admin: Admin, name: str, broker: Any) -> Document:
-    shape = await topics.shape_at(admin, broker, name)
+    settings = await topics.settings_at(admin, broker, name)
     command = Command(RequestCode.GET_TOPIC_STATS_INFO, {"topic": name})
     rows = queue_table(await ask_json(admin, broker.address, command), broker.address)
     queues: list[dict[str, Any]] = []
@@ -71,10 +71,10 @@ async def _topic_at(admin: Admin, name: str, broker: Any) -> Document:
             queues.append({"queue": queue_id, "low": low, "high": high, "newestAtMs": newest_ms or None})
     words = {value: key for key, value in topics.PERMISSIONS.items()}
     return {
-        "readQueues": shape.read_queues,
-        "writeQueues": shape.write_queues,
-        "permission": words.get(shape.perm & 6, str(shape.perm)),
-        "attributes": {visible(key): visible(value) for key, value in shape.attributes.items()},
+        "readQueues": settings.read_queues,
+        "writeQueues": settings.write_queues,
+        "permission": words.get(settings.perm & 6, str(settings.perm)),
+        "attributes": {visible(key): visible(value) for key, value in settings.attributes.items()},
         "messages": messages,
         "queues": queues[:MAX_ROWS],
     }

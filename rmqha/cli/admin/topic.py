@@ -118,9 +118,9 @@ def create(
     if not plan.making and not plan.existing:
         raise UsageError(f"the name servers {namesrv} know no group, so nothing was made; see rmqha health")
     result = ask_admin(namesrv, lambda admin: topics.create(admin, name, plan))
-    count = plan.shape.write_queues
+    count = plan.settings.write_queues
     if output == "json":
-        existing = {group: _shape_json(shape) for group, shape in plan.existing.items()}
+        existing = {group: _settings_json(settings) for group, settings in plan.existing.items()}
         echo_json({
             "topic": name,
             "groups": list(result.done),
@@ -239,8 +239,8 @@ def alter(
             "groups": [
                 {
                     "group": change.broker.name,
-                    "before": _shape_json(change.before),
-                    "after": _shape_json(change.after),
+                    "before": _settings_json(change.before),
+                    "after": _settings_json(change.after),
                     "unread": {str(queue): count for queue, count in change.unread.items()},
                 }
                 for change in changes
@@ -259,19 +259,19 @@ def _permission(perm: int) -> str:
     return PERMISSIONS[perm >> 1 & 3]
 
 
-def _shape_json(shape: TopicSettings) -> dict[str, Any]:
+def _settings_json(settings: TopicSettings) -> dict[str, Any]:
     return {
-        "readQueues": shape.read_queues,
-        "writeQueues": shape.write_queues,
-        "permission": _permission(shape.perm),
-        "attributes": dict(shape.attributes),
+        "readQueues": settings.read_queues,
+        "writeQueues": settings.write_queues,
+        "permission": _permission(settings.perm),
+        "attributes": dict(settings.attributes),
     }
 
 
 def _show_changes(changes: list[TopicChange]) -> None:
     rows = []
     for change in changes:
-        before, after = _shape_json(change.before), _shape_json(change.after)
+        before, after = _settings_json(change.before), _settings_json(change.after)
         for what in before:
             if before[what] != after[what]:
                 rows.append([change.broker.name, what, _value(before[what]), _value(after[what])])

@@ -121,8 +121,8 @@ def require_masters(brokers: Iterable[AskedBroker]) -> None:
 def masters_of(
     brokers: Sequence[AskedBroker], groups: Collection[str], refusal: Callable[[str, str], RmqhaError]
 ) -> list[AskedBroker]:
-    """Masters of `groups` among `brokers`; all brokers if none is named. Raises `refusal` of the name of a group that has
-    none, and of the names that there are; UnreachableError unless all are masters."""
+    """Masters of `groups` among `brokers`; all brokers if none is named. Raises `refusal` of the name of a group that
+    has none, and of the names that there are; UnreachableError unless all are masters."""
     known = [broker.name for broker in brokers]
     for name in groups:
         if name not in known:

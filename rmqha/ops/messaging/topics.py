@@ -89,10 +89,10 @@ class TopicChange:
         return self.before != self.after
 
 
-def edited(shape: TopicSettings, edit: TopicEdit) -> TopicSettings:
+def edited(settings: TopicSettings, edit: TopicEdit) -> TopicSettings:
     """The settings after the edit. Raises UsageError for more write queues than read queues: nobody could read the
     others."""
-    attributes: dict[str, str] = dict(shape.attributes)
+    attributes: dict[str, str] = dict(settings.attributes)
     for name, value in edit.attributes.items():
         if value is None:
             if name not in attributes:
@@ -101,13 +101,13 @@ def edited(shape: TopicSettings, edit: TopicEdit) -> TopicSettings:
         else:
             attributes[name] = value
     made = replace(
-        shape,
-        read_queues=shape.read_queues if edit.read_queues is None else edit.read_queues,
-        write_queues=shape.write_queues if edit.write_queues is None else edit.write_queues,
-        perm=shape.perm if edit.perm is None else shape.perm & ~(PERM_READ | PERM_WRITE) | edit.perm,
+        settings,
+        read_queues=settings.read_queues if edit.read_queues is None else edit.read_queues,
+        write_queues=settings.write_queues if edit.write_queues is None else edit.write_queues,
+        perm=settings.perm if edit.perm is None else settings.perm & ~(PERM_READ | PERM_WRITE) | edit.perm,
         attributes=attributes,
     )
-    if made.write_queues > made.read_queues and made != shape:
+    if made.write_queues > made.read_queues and made != settings:
         raise UsageError(
             f"{made.write_queues} queues to write and {made.read_queues} to read would take messages that nobody "
             "reads; give both"
@@ -129,7 +129,7 @@ async def plan_edit(admin: Admin, topic: str, edit: TopicEdit, groups: Collectio
         groups,
         lambda name, known: UsageError(f"group {name} does not hold topic {topic}; it is in {known}"),
     ):
-        before = await shape_at(admin, broker, topic)
+        before = await settings_at(admin, broker, topic)
         after = edited(before, edit)
         unread = (
             await _unread(admin, broker, topic, after.read_queues) if after.read_queues < before.read_queues else {}
@@ -138,7 +138,7 @@ async def plan_edit(admin: Admin, topic: str, edit: TopicEdit, groups: Collectio
     return found
 
 
-async def shape_at(admin: Admin, broker: AskedBroker, topic: str) -> TopicSettings:
+async def settings_at(admin: Admin, broker: AskedBroker, topic: str) -> TopicSettings:
     """The settings of a topic at a broker (request 351)."""
     body = await ask_json(admin, broker.address, Command(RequestCode.GET_TOPIC_CONFIG, {"topic": topic}))
     with readable_answer(broker.address, "a broker's"):
@@ -175,16 +175,16 @@ async def apply_edit(admin: Admin, topic: str, changes: Collection[TopicChange])
 
 async def _update_each(admin: Admin, topic: str, wanted: Mapping[AskedBroker, tuple[TopicSettings, str]]) -> EditResult:
     async def update(broker: AskedBroker) -> Command:
-        shape, attributes = wanted[broker]
+        settings, attributes = wanted[broker]
         ext = {
             "topic": topic,
             "defaultTopic": "TBW102",
-            "readQueueNums": str(shape.read_queues),
-            "writeQueueNums": str(shape.write_queues),
-            "perm": str(shape.perm),
-            "topicFilterType": shape.filter_type,
-            "topicSysFlag": str(shape.sys_flag),
-            "order": str(shape.order).lower(),
+            "readQueueNums": str(settings.read_queues),
+            "writeQueueNums": str(settings.write_queues),
+            "perm": str(settings.perm),
+            "topicFilterType": settings.filter_type,
+            "topicSysFlag": str(settings.sys_flag),
+            "order": str(settings.order).lower(),
             "attributes": attributes,
         }
         return await admin.ask(broker.address, Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext))
@@ -198,9 +198,9 @@ async def _update_each(admin: Admin, topic: str, wanted: Mapping[AskedBroker, tu
 # --- made -------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class TopicCreation:
-    """Groups in which a topic is to be made with `shape`, and its settings in those that hold it already."""
+    """Groups in which a topic is to be made with `settings`, and its settings in those that hold it already."""
 
-    shape: TopicSettings
+    settings: TopicSettings
     making: tuple[AskedBroker, ...]
     existing: Mapping[str, TopicSettings]
 
@@ -220,32 +220,32 @@ async def plan_creation(
     making = []
     for broker in brokers:
         try:
-            existing[broker.name] = await shape_at(admin, broker, topic)
+            existing[broker.name] = await settings_at(admin, broker, topic)
         except RemoteError as error:
             if error.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
             making.append(broker)
-    for name, shape in existing.items():
-        _require_same(topic, name, shape, queue_count, attributes)
+    for name, settings in existing.items():
+        _require_same(topic, name, settings, queue_count, attributes)
     count = DEFAULT_QUEUE_COUNT if queue_count is None else queue_count
-    shape = TopicSettings(count, count, PERM_READ | PERM_WRITE, attributes=attributes)
-    return TopicCreation(shape, tuple(making), existing)
+    settings = TopicSettings(count, count, PERM_READ | PERM_WRITE, attributes=attributes)
+    return TopicCreation(settings, tuple(making), existing)
 
 
 def _require_same(
-    topic: str, group: str, shape: TopicSettings, queue_count: int | None, attributes: Mapping[str, str]
+    topic: str, group: str, settings: TopicSettings, queue_count: int | None, attributes: Mapping[str, str]
 ) -> None:
-    if queue_count is not None and (shape.read_queues, shape.write_queues) != (queue_count, queue_count):
+    if queue_count is not None and (settings.read_queues, settings.write_queues) != (queue_count, queue_count):
         found, option = (
-            f"{shape.read_queues} queues to read and {shape.write_queues} to write",
+            f"{settings.read_queues} queues to read and {settings.write_queues} to write",
             f"--queues {queue_count}",
         )
     else:
-        differing = {name: value for name, value in attributes.items() if shape.attributes.get(name) != value}
+        differing = {name: value for name, value in attributes.items() if settings.attributes.get(name) != value}
         if not differing:
             return
         name, value = next(iter(differing.items()))
-        found = f"{name}={shape.attributes[name]}" if name in shape.attributes else f"no attribute {name}"
+        found = f"{name}={settings.attributes[name]}" if name in settings.attributes else f"no attribute {name}"
         option = f"--attribute {name}={value}"
     raise UsageError(
         f"topic {topic} exists in {group} with {found}, so nothing was made; to change it: rmqha topic alter {topic} "
@@ -255,5 +255,5 @@ def _require_same(
 
 async def create(admin: Admin, topic: str, made: TopicCreation) -> EditResult:
     """Make the topic, in all groups at once. In CP each answers once its SyncStateSet holds it."""
-    text = attributes_text(TopicEdit(attributes=made.shape.attributes))
-    return await _update_each(admin, topic, dict.fromkeys(made.making, (made.shape, text)))
+    text = attributes_text(TopicEdit(attributes=made.settings.attributes))
+    return await _update_each(admin, topic, dict.fromkeys(made.making, (made.settings, text)))
