@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from rmqha.cli.render import Printer, Text, table
-from rmqha.model.error import UsageError
 from rmqha.model.printable import printable
 from rmqha.ops.cluster_view import ClusterView, NodeView, faults, notes
 
@@ -23,7 +22,7 @@ def node_row(view: ClusterView, node: NodeView) -> dict[str, Any]:
         "confirmOffset": None,
         "inSync": None,
         "address": node.node.address,
-        "httpAddress": _http_address(view, node),
+        "httpAddress": view.state.http_address(node.node.name) or None,
         "pid": node.node.pid if node.alive and not view.state.is_remote else None,
         "dataDirectory": None if view.state.is_remote else str(view.state.data_path(node.node)),
     }
@@ -45,14 +44,6 @@ def node_row(view: ClusterView, node: NodeView) -> dict[str, Any]:
         raft = node.controller.raft if node.controller is not None else None
         row |= {"role": raft.role.lower() if raft else node.node.kind, "epoch": raft.term if raft else None}
     return row
-
-
-def _http_address(view: ClusterView, node: NodeView) -> str | None:
-    """None also if the node's file cannot be read: its disk may be the problem that is shown."""
-    try:
-        return view.state.http_address(node.node.name) or None
-    except UsageError:
-        return None
 
 
 COLUMNS = [

@@ -121,21 +121,6 @@ def test_status_tells_what_health_calls_a_fault_of_a_member(told: dict[str, Any]
     assert not document["healthy"] and list(document["problems"]) == ["g-2"]
 
 
-@pytest.mark.parametrize("content", [b"httpPort = 8080\n\xff", None])
-def test_a_node_whose_file_cannot_be_read_does_not_hide_the_others(tmp_path: Path, content: bytes | None) -> None:
-    """A disk with errors ended `rmqha status` with a sentence on that file alone."""
-    view = group_of_two(second_runs=False, maintained=False)
-    view.state.directory = tmp_path
-    path = view.state.config_path("g-2")
-    path.parent.mkdir()
-    if content is None:
-        path.mkdir()
-    else:
-        path.write_bytes(content)
-    rows = cluster_json(view)["nodes"]
-    assert [(row["node"], row["httpAddress"]) for row in rows] == [("g-1", None), ("g-2", None)]
-
-
 def test_the_last_line_of_a_log_that_a_crash_has_torn(tmp_path: Path) -> None:
     path = tmp_path / "node.log"
     assert last_line(path) == ""
